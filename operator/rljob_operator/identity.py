@@ -5,6 +5,7 @@ where one object follows another, the attempt for which it was made: `gsm8k-7f3a
 equals that of a deleted job of the same name, and is reproducible.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 from rljob_api.sections import OUR_MANAGER
@@ -113,6 +114,17 @@ def token_key(cluster: Manifest) -> str | None:
     """Return the id of the key of a RayCluster's tokens; None: an older operator has built it."""
     found: str | None = (cluster["metadata"].get("annotations") or {}).get(KEY_ANNOTATION)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRef:
+    """A RayCluster by its name, and the tokens of its pods: pods of different tokens cannot be mixed in one."""
+
+    name: str
+    token_key: str | None = None
+    """id of the operator's key from which its tokens are derived; None with a RayCluster of an older operator"""
+    has_ray_token: bool = True
+    """whether Ray in its pods asks for a token; false with a RayCluster of an older operator"""
 
 
 def submission_id(name: str, uid: str, attempt: int) -> str:

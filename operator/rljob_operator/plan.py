@@ -21,7 +21,16 @@ from rljob_operator.attempts.rebuilt import rebuilt
 from rljob_operator.children import children
 from rljob_operator.children.rollout_pods import rollout_pods
 from rljob_operator.children.tool_pods import OWNERS
-from rljob_operator.identity import KIND, TOOLS_LABEL, Manifest, secret_name, service_name, submission_id, token_key
+from rljob_operator.identity import (
+    KIND,
+    TOOLS_LABEL,
+    ClusterRef,
+    Manifest,
+    secret_name,
+    service_name,
+    submission_id,
+    token_key,
+)
 from rljob_operator.job import pods, storage
 from rljob_operator.job.admission import admission
 from rljob_operator.job.admitted_job import AdmittedJob
@@ -246,7 +255,7 @@ def _actions(history: JobHistory, attempt: AttemptView | None, job: AdmittedJob,
             *_queued_tools(attempt, job, world),
             *_failed_sandboxes(attempt, job, world, now),
         ),
-        secret=None if world.has_secret else children.secret(replace(job, token_key=world.secret_key), world.token),
+        secret=None if world.has_secret else children.secret(job, world.token, world.secret_key),
         apply=tuple(_missing(attempt, job, world)),
         follow=_follow(attempt, job),
         orders=_orders(attempt, history, job, now),
@@ -335,7 +344,8 @@ def _missing(attempt: AttemptView, job: AdmittedJob, world: World) -> Iterator[M
             needed = children.around(job, attempt.record.cluster, attempt.record.number)
             yield from (each for each in needed if world.child(each["kind"], each["metadata"]["name"]) is None)
         return
-    for wanted in _children(attempt, _with_tokens(attempt, job, world)):
+    cluster, size = _cluster(attempt, world.token_key), rollout_pods(attempt, job.spec)
+    for wanted in children.children(job, cluster, attempt.record.number, size):
         seen = world.child(wanted["kind"], wanted["metadata"]["name"])
         if wanted["kind"] in OWNERS and _is_queued(attempt, job):
             continue
@@ -357,16 +367,12 @@ def _has_old_pod(sandbox: Manifest, world: World) -> bool:
     return any(pod.name == sandbox["metadata"]["name"] for pod in world.tool_pods)
 
 
-def _children(attempt: AttemptView, job: AdmittedJob) -> tuple[Manifest, ...]:
-    return children.children(job, attempt.record.cluster, attempt.record.number, rollout_pods(attempt, job.spec))
-
-
-def _with_tokens(attempt: AttemptView, job: AdmittedJob, world: World) -> AdmittedJob:
-    """Return the job with what its RayCluster does: pods of different tokens cannot be mixed in one."""
-    cluster = attempt.cluster
-    if cluster is None:
-        return replace(job, token_key=world.token_key)
-    return replace(job, has_ray_token=pods.has_ray_authentication(cluster), token_key=token_key(cluster))
+def _cluster(attempt: AttemptView, new_key: str | None) -> ClusterRef:
+    """Return the attempt's RayCluster with the tokens that it has; one that is made now gets those of `new_key`."""
+    name, there = attempt.record.cluster, attempt.cluster
+    if there is None:
+        return ClusterRef(name, new_key)
+    return ClusterRef(name, token_key(there), pods.has_ray_authentication(there))
 
 
 def _follow(attempt: AttemptView, job: AdmittedJob) -> Follow | None:

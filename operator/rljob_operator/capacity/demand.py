@@ -8,7 +8,7 @@ from rljob_api.sizing.tool_pods import num_tool_pods
 from rljob_operator.capacity.quantities import PODS, amounts
 from rljob_operator.children.sized_pods import sized_pods
 from rljob_operator.children.tool_pods import template
-from rljob_operator.identity import Manifest, cluster_name
+from rljob_operator.identity import ClusterRef, Manifest, cluster_name
 from rljob_operator.job.admitted_job import AdmittedJob
 from rljob_operator.job.pod_roles import HEAD, TOOLS
 
@@ -68,7 +68,7 @@ def demand(job: AdmittedJob) -> tuple[Pods, ...]:
 
 def _for_tools(job: AdmittedJob) -> Iterator[Pods]:
     if (num := num_tool_pods(job.spec)) > 0:
-        yield alike(TOOLS, num, template(job, cluster_name(job.name, job.uid, 1))["spec"])
+        yield alike(TOOLS, num, template(job, ClusterRef(cluster_name(job.name, job.uid, 1)))["spec"])
 
 
 def total(pods: tuple[Pods, ...]) -> dict[str, int]:

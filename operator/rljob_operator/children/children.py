@@ -51,6 +51,7 @@ from rljob_operator.identity import (
     TOOL_POD_OWNER_ANNOTATION,
     TOOLS_DIGEST_KEY,
     WORKER_CONTAINER,
+    ClusterRef,
     Manifest,
     job_name,
     service_name,
@@ -84,15 +85,18 @@ DNS_NAMESPACE = "kube-system"
 """of the cluster's DNS"""
 
 
-def secret(job: AdmittedJob, token: str) -> Manifest:
-    """Return the Secret with the control token and what is derived from it; it is replaced, never changed."""
+def secret(job: AdmittedJob, token: str, key: str | None = None) -> Manifest:
+    """Return the Secret with the control token and what is derived from it; it is replaced, never changed.
+
+    `key` is the id of the operator's key of this token; None: an older operator made it at random.
+    """
     tokens = {
         TOKEN_KEY: token,
         EVICTION_TOKEN_KEY: eviction_token(token),
         RAY_TOKEN_KEY: ray_token(token),
         TOOLS_DIGEST_KEY: digest(tools_token(token)),
     }
-    return owned(job, "v1", "Secret", job.secret_name) | {"immutable": True, "stringData": tokens}
+    return owned(job, "v1", "Secret", job.secret_name(key)) | {"immutable": True, "stringData": tokens}
 
 
 def decoded(data: str) -> str:
@@ -100,14 +104,14 @@ def decoded(data: str) -> str:
     return base64.b64decode(data).decode()
 
 
-def children(job: AdmittedJob, cluster: str, attempt: int, pods: RolloutPods) -> tuple[Manifest, ...]:
-    """Return all children except the Secret, for this attempt on the RayCluster of this name.
+def children(job: AdmittedJob, cluster: ClusterRef, attempt: int, pods: RolloutPods) -> tuple[Manifest, ...]:
+    """Return all children except the Secret, for this attempt on this RayCluster.
 
     `pods` is the size of the rollout group now, where engines have pods of their own.
     """
     return (
-        configmap(job, cluster),
-        service(job, cluster, attempt),
+        configmap(job, cluster.name),
+        service(job, cluster.name, attempt),
         network_policy(job),
         *tool_children(job, cluster),
         raycluster(job, cluster, pods),
@@ -170,11 +174,11 @@ def _namespace(name: str) -> Manifest:
     return {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}
 
 
-def raycluster(job: AdmittedJob, cluster: str, pods: RolloutPods) -> Manifest:
-    child = owned(job, "ray.io/v1", "RayCluster", cluster)
+def raycluster(job: AdmittedJob, cluster: ClusterRef, pods: RolloutPods) -> Manifest:
+    child = owned(job, "ray.io/v1", "RayCluster", cluster.name)
     child["metadata"]["annotations"] = {SPEC_ANNOTATION: job.digest}
-    if job.token_key is not None:
-        child["metadata"]["annotations"][KEY_ANNOTATION] = job.token_key
+    if cluster.token_key is not None:
+        child["metadata"]["annotations"][KEY_ANNOTATION] = cluster.token_key
     if job.resolved.tool_pod_owner is not None:
         child["metadata"]["annotations"][TOOL_POD_OWNER_ANNOTATION] = str(job.resolved.tool_pod_owner)
     child["metadata"]["labels"] |= job.scheduler_labels
@@ -244,11 +248,11 @@ def contains(there: object, wanted: object) -> bool:
     return False
 
 
-def _head_template(job: AdmittedJob, cluster: str) -> Manifest:
-    token = {"secretKeyRef": {"name": job.secret_name, "key": TOKEN_KEY}}
+def _head_template(job: AdmittedJob, cluster: ClusterRef) -> Manifest:
+    token = {"secretKeyRef": {"name": job.secret_name(cluster.token_key), "key": TOKEN_KEY}}
     ports = {"gcs-server": 6379, "dashboard": DASHBOARD_PORT, "client": 10001, "control": CONTROL_PORT}
     ports[METRICS_PORT_NAME] = metrics_port(job.spec)
-    template = _template(job, HEAD_CONTAINER, head_resources(job))
+    template = _template(job, cluster, HEAD_CONTAINER, head_resources(job))
     container = template["spec"]["containers"][0]
     container["env"].append({"name": TOKEN_VARIABLE, "valueFrom": token})
     if CACHE_VARIABLE not in job.spec.runtime.env:
@@ -256,17 +260,17 @@ def _head_template(job: AdmittedJob, cluster: str) -> Manifest:
     container["lifecycle"] = _eviction_hook(job, has_only_engines=False)
     container["ports"] = [{"name": name, "containerPort": port} for name, port in ports.items()]
     container["volumeMounts"].append({"name": "rljob-manifest", "mountPath": MANIFEST_DIRECTORY, "readOnly": True})
-    template["spec"]["volumes"].append({"name": "rljob-manifest", "configMap": {"name": cluster}})
-    return _bounded(with_role(template, job.spec, HEAD, cluster, ""), job)
+    template["spec"]["volumes"].append({"name": "rljob-manifest", "configMap": {"name": cluster.name}})
+    return _bounded(with_role(template, job.spec, HEAD, cluster.name, ""), job)
 
 
-def _worker_group(job: AdmittedJob, cluster: str, shape: tuple[str, int], pods: RolloutPods) -> Manifest:
+def _worker_group(job: AdmittedJob, cluster: ClusterRef, shape: tuple[str, int], pods: RolloutPods) -> Manifest:
     """Return a worker group; `shape` is its name and the slots of each of its pods."""
     group, size = shape
     on_cpu, gpu = job.spec.runtime.device is Device.CPU, gpu_resource(job.spec)
-    template = _template(job, WORKER_CONTAINER, worker_resources(job, group, size))
+    template = _template(job, cluster, WORKER_CONTAINER, worker_resources(job, group, size))
     container = template["spec"]["containers"][0]
-    container["env"].append(pod_parts.eviction_token(job.secret_name, EVICTION_TOKEN_KEY))
+    container["env"].append(pod_parts.eviction_token(job.secret_name(cluster.token_key), EVICTION_TOKEN_KEY))
     container["lifecycle"] = _eviction_hook(job, has_only_engines=is_of_engines(group))
     return {
         "groupName": group,
@@ -276,7 +280,7 @@ def _worker_group(job: AdmittedJob, cluster: str, shape: tuple[str, int], pods: 
         # Named and counted in one write: otherwise KubeRay would choose which pods to delete.
         "scaleStrategy": {"workersToDelete": list(pods.leaving)},
         "rayStartParams": _ray_slots(on_cpu, gpu, size),
-        "template": _bounded(with_role(template, job.spec, worker_role(group), cluster, group), job),
+        "template": _bounded(with_role(template, job.spec, worker_role(group), cluster.name, group), job),
     }
 
 
@@ -301,7 +305,7 @@ def _bounded(template: Manifest, job: AdmittedJob) -> Manifest:
     return {**template, "spec": {**pod, "terminationGracePeriodSeconds": longest_s}}
 
 
-def _template(job: AdmittedJob, container: str, resources: Mapping[str, Any]) -> Manifest:
+def _template(job: AdmittedJob, cluster: ClusterRef, container: str, resources: Mapping[str, Any]) -> Manifest:
     """Return a new pod template; callers add to it."""
     runtime, scheduling = job.spec.runtime, job.spec.scheduling
     mounts = storage.volume_mounts(job)
@@ -329,8 +333,9 @@ def _template(job: AdmittedJob, container: str, resources: Mapping[str, Any]) ->
         ],
         "volumes": [*storage.volumes(job), *scratch_volumes],
     }
-    if job.has_ray_token and pod_parts.RAY_MODE_VARIABLE not in runtime.env:
-        pod["containers"][0]["env"].extend(pod_parts.ray_authentication(job.secret_name, RAY_TOKEN_KEY))
+    if cluster.has_ray_token and pod_parts.RAY_MODE_VARIABLE not in runtime.env:
+        secret_name = job.secret_name(cluster.token_key)
+        pod["containers"][0]["env"].extend(pod_parts.ray_authentication(secret_name, RAY_TOKEN_KEY))
     if first := storage.first_containers(job):
         pod["initContainers"] = list(first)
     if resources:

@@ -24,6 +24,7 @@ from rljob_operator.identity import (
     SPEC_ANNOTATION,
     TOOLS_DIGEST_KEY,
     TOOLS_LABEL,
+    ClusterRef,
     Manifest,
     job_name,
 )
@@ -48,11 +49,11 @@ its directory, nor from the packages of its home
 """
 
 
-def tool_children(job: AdmittedJob, cluster: str) -> tuple[Manifest, ...]:
-    """Return the children for the tools of an attempt on the RayCluster of this name; none if no pods are needed."""
+def tool_children(job: AdmittedJob, cluster: ClusterRef) -> tuple[Manifest, ...]:
+    """Return the children for the tools of an attempt on this RayCluster; none if no pods are needed."""
     if num_tool_pods(job.spec) == 0:
         return ()
-    return network_policy(job), service(job, cluster), *OWNERS[owner(job)](job, cluster)
+    return network_policy(job), service(job, cluster.name), *OWNERS[owner(job)](job, cluster)
 
 
 def owner(job: AdmittedJob) -> ToolPodOwner:
@@ -104,35 +105,35 @@ def service(job: AdmittedJob, cluster: str) -> Manifest:
     }
 
 
-def statefulset(job: AdmittedJob, cluster: str) -> Manifest:
+def statefulset(job: AdmittedJob, cluster: ClusterRef) -> Manifest:
     spec = {
         "replicas": num_tool_pods(job.spec),
         "serviceName": service_name(job),
         "podManagementPolicy": "Parallel",
-        "selector": {"matchLabels": {TOOLS_LABEL: cluster}},
+        "selector": {"matchLabels": {TOOLS_LABEL: cluster.name}},
         "template": template(job, cluster),
     }
-    return _owner(job, cluster, "apps/v1", ToolPodOwner.STATEFUL_SET, pods_name(job, cluster), spec)
+    return _owner(job, cluster.name, "apps/v1", ToolPodOwner.STATEFUL_SET, pods_name(job, cluster.name), spec)
 
 
-def sandboxes(job: AdmittedJob, cluster: str) -> tuple[Manifest, ...]:
+def sandboxes(job: AdmittedJob, cluster: ClusterRef) -> tuple[Manifest, ...]:
     """Return a Sandbox for each pod. agent-sandbox gives the pod the Sandbox's name, and the template's labels."""
     return tuple(_sandbox(job, cluster, index) for index in range(num_tool_pods(job.spec)))
 
 
-def _sandbox(job: AdmittedJob, cluster: str, index: int) -> Manifest:
-    name, _, subdomain = host(_pool(job, cluster), index).partition(".")
+def _sandbox(job: AdmittedJob, cluster: ClusterRef, index: int) -> Manifest:
+    name, _, subdomain = host(_pool(job, cluster.name), index).partition(".")
     pod = template(job, cluster)
     # What a StatefulSet sets by itself: our Service then has the pod's name in DNS, whatever agent-sandbox makes.
     pod["spec"] |= {"hostname": name, "subdomain": subdomain}
-    return _owner(job, cluster, SANDBOX_API, ToolPodOwner.SANDBOX, name, {"podTemplate": pod})
+    return _owner(job, cluster.name, SANDBOX_API, ToolPodOwner.SANDBOX, name, {"podTemplate": pod})
 
 
-OWNERS: Mapping[ToolPodOwner, Callable[[AdmittedJob, str], tuple[Manifest, ...]]] = {
+OWNERS: Mapping[ToolPodOwner, Callable[[AdmittedJob, ClusterRef], tuple[Manifest, ...]]] = {
     ToolPodOwner.STATEFUL_SET: lambda job, cluster: (statefulset(job, cluster),),
     ToolPodOwner.SANDBOX: sandboxes,
 }
-"""by kind: what returns the objects that make the pods for the tools of a job with the RayCluster of this name"""
+"""by kind: what returns the objects that make the pods for the tools of a job with this RayCluster"""
 
 
 def _owner(job: AdmittedJob, cluster: str, api_version: str, kind: ToolPodOwner, name: str, spec: Manifest) -> Manifest:
@@ -155,11 +156,11 @@ def is_current(seen: Manifest, wanted: Manifest) -> bool:
     )
 
 
-def template(job: AdmittedJob, cluster: str) -> Manifest:
+def template(job: AdmittedJob, cluster: ClusterRef) -> Manifest:
     """Return the template of their pods."""
     tools, runtime = job.spec.rollout.tools, job.spec.runtime
     assert tools is not None
-    secret = {"secretKeyRef": {"name": job.secret_name, "key": TOOLS_DIGEST_KEY}}
+    secret = {"secretKeyRef": {"name": job.secret_name(cluster.token_key), "key": TOOLS_DIGEST_KEY}}
     given = runtime.env.get("PYTHONPATH")
     # One that comes from a Secret stays there.
     search_path = [{"name": "PYTHONPATH", "value": given}] if isinstance(given, str) else []
@@ -189,8 +190,8 @@ def template(job: AdmittedJob, cluster: str) -> Manifest:
         "volumes": [{"name": SCRATCH, "emptyDir": {"medium": "Memory", "sizeLimit": f"{SCRATCH_MIB}Mi"}}],
         **scheduled(job.spec),
     }
-    labels = {JOB_LABEL: job.name, TOOLS_LABEL: cluster, **MANAGED_BY}
-    return with_role({"metadata": {"labels": labels}, "spec": pod}, job.spec, TOOLS, cluster, "")
+    labels = {JOB_LABEL: job.name, TOOLS_LABEL: cluster.name, **MANAGED_BY}
+    return with_role({"metadata": {"labels": labels}, "spec": pod}, job.spec, TOOLS, cluster.name, "")
 
 
 def resources(tools: Tools) -> Manifest:

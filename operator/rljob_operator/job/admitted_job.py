@@ -38,10 +38,6 @@ class AdmittedJob:
     defaults: Defaults
     """of the operator: what the manifest leaves out, and the cluster's bounds"""
 
-    has_ray_token: bool = True
-    """whether Ray in its pods asks for a token; false with a RayCluster of an older operator"""
-    token_key: str | None = None
-    """id of the operator's key from which its tokens are derived; None with a RayCluster of an older operator"""
     objection: Claim | None = None
     """why a new job like this one would be refused; this one has begun and continues. None: it would be admitted"""
     held_by: str | None = None
@@ -53,10 +49,9 @@ class AdmittedJob:
     turn: Turn | None = None
     """what the queue has decided about it; None: it is in no queue of ours"""
 
-    @property
-    def secret_name(self) -> str:
-        """The Secret with its tokens."""
-        return secret_name(self.name, self.uid, self.token_key)
+    def secret_name(self, key: str | None) -> str:
+        """Return the name of the Secret with the tokens of the operator's key with this id."""
+        return secret_name(self.name, self.uid, key)
 
     @property
     def is_suspended(self) -> bool:

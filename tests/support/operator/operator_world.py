@@ -22,7 +22,7 @@ from rljob_api.control import (
 )
 from rljob_operator.children import children
 from rljob_operator.children.rollout_pods import RolloutPods
-from rljob_operator.identity import TOOLS_LABEL, Manifest
+from rljob_operator.identity import TOOLS_LABEL, ClusterRef, Manifest
 from rljob_operator.job import cluster_shape
 from rljob_operator.job.admitted_job import AdmittedJob, admitted_job
 from rljob_operator.plan import PROGRESS_S, Plan, plan
@@ -68,11 +68,10 @@ def admitted(raw: Manifest, defaults: Defaults = DEFAULTS) -> AdmittedJob:
     return admitted_job(job, job.spec, defaults)
 
 
-def cluster_of(job: AdmittedJob) -> Manifest:
-    """Return the spec of a job's RayCluster."""
-    spec: Manifest = children.raycluster(job, "sums-7f3a1-1", RolloutPods(cluster_shape.num_rollout_pods(job.spec)))[
-        "spec"
-    ]
+def cluster_of(job: AdmittedJob, key: str | None = None) -> Manifest:
+    """Return the spec of a job's RayCluster, whose tokens are of this key."""
+    size = RolloutPods(cluster_shape.num_rollout_pods(job.spec))
+    spec: Manifest = children.raycluster(job, ClusterRef("sums-7f3a1-1", key), size)["spec"]
     return spec
 
 

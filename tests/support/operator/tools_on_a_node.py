@@ -15,6 +15,7 @@ from local_cluster.kubectl import Kubectl, Manifest
 from local_cluster.node import NodeCluster
 from rljob_api.tool_protocol import PORT, host, tools_token
 from rljob_operator.children import children, tool_pods
+from rljob_operator.identity import ClusterRef
 from support.cluster.busybox import busybox_archive, pod
 from support.cluster.python_image import CODE, IMAGE, python_archive
 from support.operator.operator_world import DEFAULTS, admitted, raw_job
@@ -78,7 +79,8 @@ def tools_on_a_node(cluster: NodeCluster, directory: Path) -> Iterator[Place]:
     job = admitted(raw, replace(DEFAULTS, image=IMAGE))
     head = pod("head", "", SERVE)
     head["metadata"]["labels"]["rljob.dev/job"] = "sums"
-    made = [children.secret(job, CONTROL_TOKEN), children.network_policy(job), *tool_pods.tool_children(job, CLUSTER)]
+    tools = tool_pods.tool_children(job, ClusterRef(CLUSTER))
+    made = [children.secret(job, CONTROL_TOKEN), children.network_policy(job), *tools]
     with temporary_namespace(kubectl) as namespace:
         for each in (*made, head, driver(namespace)):
             # Without the owner: there is no such job, and the garbage collector would see that.

@@ -86,9 +86,9 @@ def test_a_job_can_switch_ray_s_authentication_off():
 
 
 def test_the_secret_s_name_has_the_id_of_the_key():
-    job = replace(admitted(raw_job()), token_key="0d4c5b6a")
-    assert children.secret(job, "a token")["metadata"]["name"] == "sums-7f3a1-0d4c5b6a"
-    group = cluster_of(job)
+    job = admitted(raw_job())
+    assert children.secret(job, "a token", "0d4c5b6a")["metadata"]["name"] == "sums-7f3a1-0d4c5b6a"
+    group = cluster_of(job, "0d4c5b6a")
     for template in (group["headGroupSpec"]["template"], *(each["template"] for each in group["workerGroupSpecs"])):
         sources = [each.get("valueFrom") or {} for each in template["spec"]["containers"][0]["env"]]
         names = {each["secretKeyRef"]["name"] for each in sources if "secretKeyRef" in each}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rljob_api import kernels
 from rljob_operator.children import children
 from rljob_operator.children.rollout_pods import RolloutPods
-from rljob_operator.identity import LONGEST_RAYCLUSTER, cluster_name, service_name
+from rljob_operator.identity import LONGEST_RAYCLUSTER, ClusterRef, cluster_name, service_name
 from rljob_operator.job import cluster_shape, storage
 from rljob_operator.job.admitted_job import AdmittedJob
 from rljob_operator.world.world import Defaults
@@ -278,7 +278,7 @@ def test_the_driver_gets_the_address_that_prometheus_scrapes():
 
 def all_children(job: AdmittedJob) -> tuple[dict, ...]:
     pods = RolloutPods(cluster_shape.num_rollout_pods(job.spec))
-    return (*children.children(job, "sums-7f3a1-1", 1, pods), children.secret(job, "a token"))
+    return (*children.children(job, ClusterRef("sums-7f3a1-1"), 1, pods), children.secret(job, "a token"))
 
 
 @pytest.mark.parametrize("child", all_children(admitted(raw_job())), ids=lambda child: child["kind"])
@@ -402,7 +402,7 @@ def test_a_cluster_has_the_head_and_all_workers():
 def test_labels_for_a_batch_scheduler_reach_the_raycluster_and_no_others_do():
     raw, passed = raw_job(), {"volcano.sh/queue-name": "research", "ray.io/gang-scheduling-enabled": "true"}
     raw["metadata"]["labels"] = {**passed, "team": "ml", "ray.io/cluster": "another", "rljob.dev/job": "another"}
-    cluster = children.raycluster(admitted(raw), "sums-7f3a1-1", RolloutPods(1))
+    cluster = children.raycluster(admitted(raw), ClusterRef("sums-7f3a1-1"), RolloutPods(1))
     assert cluster["metadata"]["labels"] == {
         "rljob.dev/job": "sums",
         "app.kubernetes.io/managed-by": "rljob-operator",

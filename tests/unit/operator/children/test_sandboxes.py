@@ -12,11 +12,13 @@ from rljob_operator.cache.cache import Cache
 from rljob_operator.capacity.demand import demand
 from rljob_operator.children import children, tool_pods
 from rljob_operator.cluster.cluster import CHILDREN, LABELLED, OF_AGENT_SANDBOX, path
+from rljob_operator.identity import ClusterRef
 from rljob_operator.world.pod_stage import PodStage, Stage
 from rljob_operator.world.world import Defaults
 from support.operator.operator_world import DEFAULTS, NOW, Surroundings, admitted, raw_job
 
 CLUSTER = "sums-7f3a1-1"
+BUILT = ClusterRef(CLUSTER)
 TOOLS = {"functions": ["python"], "concurrency": 3}
 WITH_SANDBOXES = replace(DEFAULTS, tool_pod_owner=ToolPodOwner.SANDBOX)
 NAMES = [f"{CLUSTER}-tools-{i}" for i in range(3)]
@@ -49,16 +51,16 @@ def training() -> Surroundings:
 
 
 def test_a_sandbox_has_one_pod_of_the_template_that_a_statefulset_has():
-    first, *_ = tool_pods.sandboxes(job(), CLUSTER)
+    first, *_ = tool_pods.sandboxes(job(), BUILT)
     own = {"hostname": NAMES[0], "subdomain": "sums-7f3a1-tools"}
-    template = tool_pods.template(job(), CLUSTER)
+    template = tool_pods.template(job(), BUILT)
     assert first["spec"] == {"podTemplate": {**template, "spec": {**template["spec"], **own}}}
     assert first["apiVersion"] == "agents.x-k8s.io/v1beta1"
 
 
 def test_sandboxes_have_the_labels_and_the_owner_of_a_statefulset():
-    first, *_ = tool_pods.sandboxes(job(), CLUSTER)
-    like = tool_pods.statefulset(job(), CLUSTER)["metadata"]
+    first, *_ = tool_pods.sandboxes(job(), BUILT)
+    like = tool_pods.statefulset(job(), BUILT)["metadata"]
     assert first["metadata"]["labels"] == like["labels"]
     assert first["metadata"]["ownerReferences"] == like["ownerReferences"]
 
@@ -66,35 +68,35 @@ def test_sandboxes_have_the_labels_and_the_owner_of_a_statefulset():
 def test_the_driver_finds_the_pod_of_each_sandbox_in_the_service():
     line = children.entrypoint(job(), CLUSTER, 2, {})
     assert f"exec env RLJOB_TOOL_PODS={CLUSTER}-tools.sums-7f3a1-tools python -m" in line
-    pods = [each["spec"]["podTemplate"]["spec"] for each in tool_pods.sandboxes(job(), CLUSTER)]
+    pods = [each["spec"]["podTemplate"]["spec"] for each in tool_pods.sandboxes(job(), BUILT)]
     reached = [f"{pod['hostname']}.{pod['subdomain']}" for pod in pods]
     assert reached == [host(f"{CLUSTER}-tools.sums-7f3a1-tools", i) for i in range(3)]
-    assert [each["metadata"]["name"] for each in tool_pods.sandboxes(job(), CLUSTER)] == NAMES
-    labels = tool_pods.sandboxes(job(), CLUSTER)[0]["spec"]["podTemplate"]["metadata"]["labels"]
+    assert [each["metadata"]["name"] for each in tool_pods.sandboxes(job(), BUILT)] == NAMES
+    labels = tool_pods.sandboxes(job(), BUILT)[0]["spec"]["podTemplate"]["metadata"]["labels"]
     assert tool_pods.service(job(), CLUSTER)["spec"]["selector"].items() <= labels.items()
 
 
 def test_the_longest_name_of_a_pod_is_a_host_name():
     long = admitted(raw_job(name="a" * 40, rollout={"tools": {**TOOLS, "concurrency": 100}}), WITH_SANDBOXES)
-    names = [each["metadata"]["name"] for each in tool_pods.sandboxes(long, f"{'a' * 40}-7f3a1-12345")]
+    names = [each["metadata"]["name"] for each in tool_pods.sandboxes(long, ClusterRef(f"{'a' * 40}-7f3a1-12345"))]
     assert max(map(len, names)) <= 63
 
 
 def test_manifests_are_plain_values():
-    assert all(type(each["kind"]) is str for each in tool_pods.tool_children(job(), CLUSTER))
+    assert all(type(each["kind"]) is str for each in tool_pods.tool_children(job(), BUILT))
 
 
 def test_a_patch_of_the_template_cannot_take_the_name_away():
     patched = job(pods={"tools": {"template": {"spec": {"hostname": "mine", "subdomain": "other"}}}})
-    pod = tool_pods.sandboxes(patched, CLUSTER)[1]["spec"]["podTemplate"]["spec"]
+    pod = tool_pods.sandboxes(patched, BUILT)[1]["spec"]["podTemplate"]["spec"]
     assert (pod["hostname"], pod["subdomain"]) == (NAMES[1], "sums-7f3a1-tools")
 
 
 def test_the_policies_and_the_service_are_those_of_a_statefulset():
-    set_of_pods = tool_pods.tool_children(job(defaults=DEFAULTS), CLUSTER)
-    assert tool_pods.tool_children(job(), CLUSTER)[:2] == set_of_pods[:2]
+    set_of_pods = tool_pods.tool_children(job(defaults=DEFAULTS), BUILT)
+    assert tool_pods.tool_children(job(), BUILT)[:2] == set_of_pods[:2]
     assert [each["kind"] for each in set_of_pods[2:]] == ["StatefulSet"]
-    assert [each["kind"] for each in tool_pods.tool_children(job(), CLUSTER)[2:]] == ["Sandbox"] * 3
+    assert [each["kind"] for each in tool_pods.tool_children(job(), BUILT)[2:]] == ["Sandbox"] * 3
 
 
 def test_they_demand_what_the_pods_of_a_statefulset_do():
@@ -104,10 +106,10 @@ def test_they_demand_what_the_pods_of_a_statefulset_do():
 
 
 def test_a_sandbox_is_current_until_its_template_changes():
-    wanted, *_ = tool_pods.sandboxes(job(), CLUSTER)
+    wanted, *_ = tool_pods.sandboxes(job(), BUILT)
     seen = read_again(wanted)
     assert children.is_as_wanted(seen, wanted)
-    other, *_ = tool_pods.sandboxes(job({**TOOLS, "memoryMib": 2048}), CLUSTER)
+    other, *_ = tool_pods.sandboxes(job({**TOOLS, "memoryMib": 2048}), BUILT)
     assert not children.is_as_wanted(seen, other)
     assert not children.is_as_wanted({**seen, "metadata": {**seen["metadata"], "labels": {}}}, wanted)
     assert not children.is_as_wanted({**seen, "metadata": {**seen["metadata"], "ownerReferences": []}}, wanted)
@@ -124,7 +126,7 @@ def read_again(wanted):
 
 
 def test_of_a_sandbox_only_the_metadata_is_kept():
-    wanted, *_ = tool_pods.sandboxes(job(), CLUSTER)
+    wanted, *_ = tool_pods.sandboxes(job(), BUILT)
     assert set(read_again(wanted)) == {"apiVersion", "kind", "metadata"}
     assert len(json.dumps(read_again(wanted))) < len(json.dumps(wanted)) / 2
 

@@ -9,10 +9,12 @@ from rljob_api.sizing.tool_pods import num_tool_pods
 from rljob_api.tool_protocol import digest, host, tools_token
 from rljob_operator.capacity.demand import demand, total
 from rljob_operator.children import children, tool_pods
+from rljob_operator.identity import ClusterRef
 from rljob_operator.world.pod_stage import PodStage, Stage
 from support.operator.operator_world import DEFAULTS, NOW, Surroundings, admitted, raw_job
 
 CLUSTER = "sums-7f3a1-1"
+BUILT = ClusterRef(CLUSTER)
 TOOLS = {"functions": ["python"], "concurrency": 3}
 
 
@@ -21,7 +23,7 @@ def job(tools=TOOLS, **sections):
 
 
 def pod(**sections):
-    return tool_pods.template(job(**sections), CLUSTER)["spec"]
+    return tool_pods.template(job(**sections), BUILT)["spec"]
 
 
 def test_a_pod_of_tools_has_nothing_of_the_job():
@@ -81,14 +83,14 @@ def test_only_the_job_s_other_pods_reach_it_and_it_reaches_nothing():
 
 
 def test_labels_are_those_that_the_policies_and_the_service_select():
-    labels = tool_pods.template(job(), CLUSTER)["metadata"]["labels"]
+    labels = tool_pods.template(job(), BUILT)["metadata"]["labels"]
     assert (labels["rljob.dev/job"], labels["rljob.dev/tools"]) == ("sums", CLUSTER)
     assert tool_pods.service(job(), CLUSTER)["spec"]["selector"] == {"rljob.dev/tools": CLUSTER}
-    assert tool_pods.statefulset(job(), CLUSTER)["spec"]["selector"] == {"matchLabels": {"rljob.dev/tools": CLUSTER}}
+    assert tool_pods.statefulset(job(), BUILT)["spec"]["selector"] == {"matchLabels": {"rljob.dev/tools": CLUSTER}}
 
 
 def test_the_driver_finds_each_pod_by_its_name():
-    found = tool_pods.statefulset(job(), CLUSTER)
+    found = tool_pods.statefulset(job(), BUILT)
     line = children.entrypoint(job(), CLUSTER, 2, {})
     assert "exec env RLJOB_TOOL_PODS=sums-7f3a1-1-tools.sums-7f3a1-tools python -m" in line
     name, service = found["metadata"]["name"], found["spec"]["serviceName"]
@@ -117,7 +119,7 @@ def test_the_longest_name_leaves_room_for_what_kubernetes_appends():
 def test_pods_are_made_for_code_that_has_to_be_kept_apart(tools, pods):
     found = job({**TOOLS, **tools})
     assert num_tool_pods(found.spec) == pods
-    kinds = [child["kind"] for child in tool_pods.tool_children(found, CLUSTER)]
+    kinds = [child["kind"] for child in tool_pods.tool_children(found, BUILT)]
     assert kinds == (["NetworkPolicy", "Service", "StatefulSet"] if pods else [])
     assert ("RLJOB_TOOL_PODS" in children.entrypoint(found, CLUSTER, 1, {})) == bool(pods)
 
@@ -160,9 +162,9 @@ def written(wanted):
 
 
 def test_a_statefulset_is_current_until_its_spec_or_its_size_changes():
-    wanted = tool_pods.statefulset(job(), CLUSTER)
+    wanted = tool_pods.statefulset(job(), BUILT)
     assert children.is_as_wanted(written(wanted), wanted)
-    other = tool_pods.statefulset(job({**TOOLS, "memoryMib": 2048}), CLUSTER)
+    other = tool_pods.statefulset(job({**TOOLS, "memoryMib": 2048}), BUILT)
     assert not children.is_as_wanted(written(wanted), other)
     scaled = written(wanted)
     assert not children.is_as_wanted({**scaled, "spec": {**scaled["spec"], "replicas": 1}}, wanted)

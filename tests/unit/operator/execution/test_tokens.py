@@ -50,8 +50,8 @@ class Vault:
 
     def make(self) -> str:
         """Make the Secret as a plan does, and return its token."""
-        job = replace(self.admitted, token_key=self.tokens.key_of_secret(self.job))
-        asyncio.run(self.tokens.create(self.job, secret_of(job, self.tokens.token(self.job))))
+        secret = secret_of(self.admitted, self.tokens.token(self.job), self.tokens.key_of_secret(self.job))
+        asyncio.run(self.tokens.create(self.job, secret))
         return base64.b64decode((self.cluster.secret or {})["data"]["token"]).decode()
 
     def token(self) -> str:

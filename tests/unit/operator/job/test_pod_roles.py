@@ -7,20 +7,21 @@ import pytest
 
 from rljob_operator.children import children
 from rljob_operator.children.rollout_pods import RolloutPods
-from rljob_operator.identity import Manifest
+from rljob_operator.identity import ClusterRef, Manifest
 from rljob_operator.job import cluster_shape
 from rljob_operator.job.admitted_job import admitted_job
 from rljob_operator.world.world import Job, job_of
 from support.operator.operator_world import DEFAULTS, Surroundings, admitted, cluster_of, raw_job
 
 CLUSTER = "sums-7f3a1-1"
+BUILT = ClusterRef(CLUSTER)
 GPU = {"device": "Gpu"}
 
 
 def templates(**sections: object) -> dict[str, dict]:
     """Return the pod templates of the head and of each worker group, by name."""
     job = admitted(raw_job(**sections))
-    cluster = children.raycluster(job, CLUSTER, RolloutPods(cluster_shape.num_rollout_pods(job.spec)))["spec"]
+    cluster = children.raycluster(job, BUILT, RolloutPods(cluster_shape.num_rollout_pods(job.spec)))["spec"]
     workers = {group["groupName"]: group["template"] for group in cluster["workerGroupSpecs"]}
     return {"head": cluster["headGroupSpec"]["template"], **workers}
 
@@ -74,7 +75,7 @@ def test_a_role_s_resources_come_before_those_of_the_runtime():
 @pytest.mark.parametrize("gpu", ["amd.com/gpu", "nvidia.com/mig-3g.40gb"])
 def test_gpus_may_have_another_name_and_then_ray_gets_their_number(gpu: str):
     job = admitted(raw_job(runtime=GPU, pods={"gpuResource": gpu}))
-    groups = children.raycluster(job, CLUSTER, RolloutPods(1))["spec"]["workerGroupSpecs"]
+    groups = children.raycluster(job, BUILT, RolloutPods(1))["spec"]["workerGroupSpecs"]
     assert [ray(group["template"])["resources"]["limits"] for group in groups] == [{gpu: "2"}] * 2
     assert [group["rayStartParams"] for group in groups] == [{"num-gpus": "2"}] * 2
 
@@ -166,12 +167,12 @@ def test_the_driver_of_an_older_image_never_sees_the_section():
 
 def test_resources_of_a_role_are_not_taken_for_the_defaults_of_a_job_whose_status_is_lost():
     raw = raw_job(runtime=GPU, pods={"gpuResource": "amd.com/gpu", "trainer": {"resources": {"requests": {"cpu": 4}}}})
-    cluster = children.raycluster(admitted(raw), CLUSTER, RolloutPods(1))
+    cluster = children.raycluster(admitted(raw), BUILT, RolloutPods(1))
     job: Job = job_of(raw)
     assert job.spec is not None
     assert admitted_job(job, job.spec, DEFAULTS, [cluster]).resolved.worker_resources == {}
     plain = raw_job(runtime={**GPU, "workerResources": {"limits": {"rdma/ib": 1}}}, pods={"gpuResource": "amd.com/gpu"})
-    built = children.raycluster(admitted(plain), CLUSTER, RolloutPods(1))
+    built = children.raycluster(admitted(plain), BUILT, RolloutPods(1))
     job = job_of(raw_job(runtime=GPU, pods={"gpuResource": "amd.com/gpu"}))
     assert job.spec is not None
     assert admitted_job(job, job.spec, DEFAULTS, [built]).resolved.worker_resources == {"limits": {"rdma/ib": 1}}

@@ -12,6 +12,7 @@ from rljob_operator.capacity.quantities import amounts
 from rljob_operator.capacity.snapshot import Snapshot
 from rljob_operator.children.children import raycluster
 from rljob_operator.children.rollout_pods import RolloutPods
+from rljob_operator.identity import ClusterRef
 from rljob_operator.job.admitted_job import admitted_job
 from rljob_operator.webhook.review.answer import APPLIED, answer
 from rljob_operator.world.world import job_of
@@ -45,7 +46,8 @@ def test_the_webhook_agrees_with_python_and_takes_only_what_can_be_built(raw: Ma
     if found.refusal is None:
         job = job_of({**raw, "metadata": {"uid": "7f3a1c00", "namespace": "ml", **raw["metadata"]}})
         assert job.spec is not None
-        assert raycluster(admitted_job(job, job.spec, DEFAULTS), "c", RolloutPods(1))["spec"]["workerGroupSpecs"]
+        built = raycluster(admitted_job(job, job.spec, DEFAULTS), ClusterRef("c"), RolloutPods(1))
+        assert built["spec"]["workerGroupSpecs"]
 
 
 @pytest.mark.parametrize("raw", list(manifests(NUMBER // 4, seed=7)), ids=range(NUMBER // 4))

@@ -9,7 +9,7 @@ import pytest
 from rljob_api.control import EngineState
 from rljob_api.status import ToolPodOwner
 from rljob_operator.children import children
-from rljob_operator.identity import Manifest
+from rljob_operator.identity import ClusterRef, Manifest
 from rljob_operator.job.admission import admission
 from rljob_operator.job.cluster_shape import digest
 from rljob_operator.world import kueue
@@ -20,6 +20,7 @@ from support.operator.operator_world import DEFAULTS, NOW, Surroundings, admitte
 
 WITH_KUEUE = replace(DEFAULTS, has_kueue=True)
 CLUSTER = "sums-7f3a1-1"
+BUILT = ClusterRef(CLUSTER)
 LACKS = Workload(CLUSTER, message="insufficient quota for pods", since=NOW)
 ADMITTED = Workload(CLUSTER, reserved=True, reason="Admitted", message="it is admitted", admitted_at=NOW + 600)
 EVICTED = replace(LACKS, eviction="Kueue has evicted the job (Preempted: for another)")
@@ -79,7 +80,7 @@ class InQueue(Surroundings):
 
 def test_the_raycluster_carries_the_queue_and_its_priority_class():
     job = admitted(raw_job(scheduling={"queue": "gpus", "queuePriorityClass": "low"}))
-    (cluster,) = [each for each in children.children(job, CLUSTER, 1, pods_of(job)) if each["kind"] == "RayCluster"]
+    (cluster,) = [each for each in children.children(job, BUILT, 1, pods_of(job)) if each["kind"] == "RayCluster"]
     labels = cluster["metadata"]["labels"]
     assert (labels["kueue.x-k8s.io/queue-name"], labels["kueue.x-k8s.io/priority-class"]) == ("gpus", "low")
     assert "suspend" not in cluster["spec"]
