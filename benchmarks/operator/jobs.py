@@ -12,7 +12,7 @@ from rljob_operator.cluster.cluster import path
 from rljob_operator.cluster.requests import APPLY
 from rljob_operator.identity import API_VERSION, FIELD_MANAGER, KIND
 from rljob_operator.plan import plan
-from rljob_operator.world.world import World, job_of
+from rljob_operator.world.world import ControlToken, World, job_of
 from support.operator.operator_world import DEFAULTS, NOW, raw_job
 
 PODS_OF_JOB = 3
@@ -49,7 +49,7 @@ class Write:
 def writes(raw: dict[str, Any]) -> list[Write]:
     """Return what the operator writes for a new job, in its order: status, Secret, and the children."""
     job = job_of(raw)
-    todo = plan(job, World(token="0" * 43, defaults=DEFAULTS), NOW)
+    todo = plan(job, World(token=ControlToken("0" * 43), defaults=DEFAULTS), NOW)
     assert todo.status is not None and todo.secret is not None
     status = {
         "apiVersion": API_VERSION,

@@ -7,7 +7,7 @@ It reads as little as it can, and needs neither the manifest's model nor the sta
 makes no pods. The next plan that succeeds explains what it finds.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from rljob_operator.status.events import Event
 from rljob_operator.status.record import failed_status
 from rljob_operator.world.claims import Reason
 from rljob_operator.world.queue_decision import Standing, Turn
-from rljob_operator.world.world import ALIVE, ENDED, Driver, DriverState, World, is_deleting, seconds
+from rljob_operator.world.world import ALIVE, ENDED, Driver, DriverState, Observed, is_deleting, seconds
 
 ENDED_S = 60.0
 """how long the pods of a driver that has ended are kept for a plan that succeeds [s]"""
@@ -41,9 +41,11 @@ class Ending:
     """[unix s]"""
 
 
-def ending_of(raw: Manifest, world: World, turn: Turn | None, before: Ending | None, now: float) -> Ending | None:
+def ending_of(
+    raw: Manifest, driver: Driver | None, turn: Turn | None, before: Ending | None, now: float
+) -> Ending | None:
     """Return why the job has to end; None: it does not. `before` is what this returned last."""
-    found = next(_reasons(raw, world, turn, now), None)
+    found = next(_reasons(raw, driver, turn, now), None)
     if found is None:
         return None
     why, is_drained = found
@@ -51,11 +53,11 @@ def ending_of(raw: Manifest, world: World, turn: Turn | None, before: Ending | N
     return Ending(why, is_drained, before.since if before is not None else now)
 
 
-def fallback_plan(raw: Manifest, world: World, ending: Ending | None, why: str, now: float) -> Plan:
+def fallback_plan(raw: Manifest, observed: Observed, ending: Ending | None, why: str, now: float) -> Plan:
     """Return what is done about a job for which `plan` raises; `why` says how."""
-    metadata, driver, attempt = raw["metadata"], world.driver, _attempt(raw, world)
+    metadata, driver, attempt = raw["metadata"], observed.driver, _attempt(raw, observed.children)
     follow = None
-    if attempt and any(not is_deleting(each) for each in world.rayclusters()):
+    if attempt and any(not is_deleting(each) for each in observed.rayclusters()):
         name, uid, namespace = metadata["name"], metadata["uid"], metadata["namespace"]
         follow = Follow(submission_id(name, uid, attempt), attempt, namespace, service_name(name, uid))
     said = why if ending is None else f"{why}; it has to end: {ending.why}"
@@ -72,7 +74,7 @@ def fallback_plan(raw: Manifest, world: World, ending: Ending | None, why: str, 
     is_over = late_s >= (drain_s + escalation.STOP_S if lives else ENDED_S)
     return replace(
         usual,
-        delete=tuple(_pod_makers(metadata["namespace"], world)) if is_over else (),
+        delete=tuple(_pod_makers(metadata["namespace"], observed.children)) if is_over else (),
         orders=_ending_orders(driver, late_s >= drain_s),
     )
 
@@ -87,12 +89,12 @@ def _named(raw: Manifest, why: str, now: float) -> Status | None:
     return None if new == old else new
 
 
-def _reasons(raw: Manifest, world: World, turn: Turn | None, now: float) -> Iterator[tuple[str, bool]]:
+def _reasons(raw: Manifest, driver: Driver | None, turn: Turn | None, now: float) -> Iterator[tuple[str, bool]]:
     """Yield why the job has to end, and whether its driver may save first; the strongest reason first."""
     spec, status = _mapping(raw.get("spec")), _mapping(raw.get("status"))
     if "completionTime" in status:
         yield "the job has ended", False
-    if world.driver is not None and world.driver.state in ENDED:
+    if driver is not None and driver.state in ENDED:
         yield "its driver has ended", False
     limit_s, started = _mapping(spec.get("scheduling")).get("activeDeadlineSeconds"), _time(status.get("startTime"))
     if isinstance(limit_s, int) and started is not None and now >= started + limit_s:
@@ -122,17 +124,17 @@ def _ending_orders(driver: Driver | None, has_saved: bool) -> Orders:
     return Orders(drain=driver.state is DriverState.RUNNING)
 
 
-def _pod_makers(namespace: str, world: World) -> Iterator[Target]:
+def _pod_makers(namespace: str, children: Sequence[Manifest]) -> Iterator[Target]:
     """Return what makes the job's pods."""
-    for child in sorted(world.children, key=lambda each: each["kind"] != "RayCluster"):
+    for child in sorted(children, key=lambda each: each["kind"] != "RayCluster"):
         if child["kind"] in ("RayCluster", *OWNERS) and not is_deleting(child):
             yield Target(child["kind"], namespace, child["metadata"]["name"], child["metadata"]["uid"])
 
 
-def _attempt(raw: Manifest, world: World) -> int:
+def _attempt(raw: Manifest, children: Sequence[Manifest]) -> int:
     """Return the newest attempt of which there is a trace; 0: none."""
     numbers = [_mapping(raw.get("status")).get("attempt")]
-    for child in world.children:
+    for child in children:
         annotated = str(_mapping(child["metadata"].get("annotations")).get(ATTEMPT_ANNOTATION, ""))
         numbers.append(int(annotated) if annotated.isdecimal() else 0)
         numbers.append(attempt_of_cluster(child["metadata"]["name"]) if child["kind"] == "RayCluster" else 0)

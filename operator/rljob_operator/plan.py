@@ -1,6 +1,6 @@
 """Decides the next actions from a job and its observed state. Pure: the operator's only decision.
 
-    job, world, now ─► admission ─► AdmittedJob ─► attempts.advance ─► JobHistory, AttemptView ─► Plan
+    job, World, now ─► admission ─► AdmittedJob ─► attempts.advance ─► JobHistory, AttemptView ─► Plan
 
 The status is the operator's memory, and it is written only if the job has not changed since it was read. Planning
 again on what a plan produces gives an empty plan.
@@ -44,10 +44,11 @@ from rljob_operator.world import kueue, run_claims
 from rljob_operator.world.claims import Claim
 from rljob_operator.world.driver_news import bare
 from rljob_operator.world.history import Evidence, JobHistory, Outcome
+from rljob_operator.world.pace import Pace
 from rljob_operator.world.pod_stage import Stage
 from rljob_operator.world.queue_decision import Standing
-from rljob_operator.world.run_claims import RunClaim
-from rljob_operator.world.world import ALIVE, SILENT_S, DriverState, Job, World, is_deleting
+from rljob_operator.world.run_claims import RunClaim, Runs
+from rljob_operator.world.world import ALIVE, SILENT_S, ControlToken, DriverState, Job, Observed, World, is_deleting
 
 PROGRESS_S = 15.0
 """the shortest time between two writes of mere progress of a job [s]"""
@@ -139,12 +140,11 @@ def plan(job: Job, world: World, now: float, known: AdmittedJob | Claim | None =
         return Plan()  # the children are deleted by their owner references
     if not job.is_ours:
         return Plan()
-    if job.is_left_to(world.defaults.release) is not None and not world.is_other_release_gone:
+    if world.is_anothers(job):
         return Plan(requeue_after_s=LOOK_AGAIN_S)
     found = admitted(job, world) if known is None else known
     if isinstance(found, Claim):
         return _refused(job, found, world, now)
-    world = replace(world, lost_before=now - LOST_POD_S)
     found = found.with_turn(world.turn)
     is_undecided = found.is_held and world.turn is not None and world.turn.standing is Standing.UNDECIDED
     if is_undecided and found.status.completion_time is None:
@@ -153,24 +153,26 @@ def plan(job: Job, world: World, now: float, known: AdmittedJob | Claim | None =
         return _plan(found, world, now)
     except Exception as error:
         # A driver and its Ray say what their owner likes. Without that there is less to show; all deadlines hold.
-        if world.driver is None or (barely := bare(world.driver)) == world.driver:
+        driver = world.observed.driver
+        if driver is None or (barely := bare(driver)) == driver:
             raise
-        return replace(_plan(found, replace(world, driver=barely), now), left_out=said(error))
+        less = replace(world, observed=replace(world.observed, driver=barely))
+        return replace(_plan(found, less, now), left_out=said(error))
 
 
 def admitted(job: Job, world: World) -> AdmittedJob | Claim:
     """Return the admitted job, with who holds its run directory, or why it cannot be admitted."""
-    found = admission(job, world.defaults, world.rayclusters())
-    return found if isinstance(found, Claim) else replace(found, held_by=_holder(job, found, world))
+    found = admission(job, world.defaults, world.observed.rayclusters())
+    return found if isinstance(found, Claim) else replace(found, held_by=_holder(job, found, world.observed.runs))
 
 
-def _holder(job: Job, admitted: AdmittedJob, world: World) -> str | None:
+def _holder(job: Job, admitted: AdmittedJob, runs: Runs) -> str | None:
     """Return the job that holds the run directory of one that has not begun, or has ended."""
     where = run_claims.place(job.namespace, *storage.where(admitted))
     if where is None or (job.has_begun and admitted.status.completion_time is None):
         return None
     mine = RunClaim(job.name, job.uid, where, has_begun=False, may_begin=True, created=job.created)
-    found = run_claims.holder(mine, run_claims.overlapping(world.runs, where))
+    found = run_claims.holder(mine, run_claims.overlapping(runs, where))
     return found.name if found is not None else None
 
 
@@ -181,25 +183,26 @@ def _refused(job: Job, why: Claim, world: World, now: float) -> Plan:
     """
     old = Status.model_validate(job.status)
     if record.history_of(old).outcome is not None:
-        return Plan(delete=tuple(_all_children(job, world)))
+        return Plan(delete=tuple(_all_children(job, world.observed, world.token.next_key)))
     if job.has_begun:
         new = record.objected_status(old, job.generation, why, now)
     else:
         new = record.refused_status(old, job.generation, refused(why), world.defaults.release, now)
-    return _with_status(Plan(), old, new, world, now)
+    return _with_status(Plan(), old, new, world.pace, now)
 
 
 def _plan(job: AdmittedJob, world: World, now: float) -> Plan:
-    known = record.history_of(job.status)
-    history = attempts.advance(rebuilt(known, job, world, now), job, world, now)
+    observed, known = world.observed, record.history_of(job.status)
+    history = rebuilt(known, job, observed, now)
+    attempt = _newest(history, None, job, observed, now)
+    history = attempts.advance(history, attempt, job, observed.diagnosed, now)
     if history.undiagnosed is not None and history.attempt is not None:
         return Plan(attempt=history.attempt.number, diagnose=history.undiagnosed)
-    attempt = attempt_view(history.attempt, job, world) if history.attempt is not None else None
+    attempt = _newest(history, attempt, job, observed, now)
     if attempt is not None:
         history = with_start_deadline(history, attempt, job, now)
-    if attempt is not None and history.attempt is not None:
-        attempt = replace(attempt, record=history.attempt)
-    todo = _actions(history, attempt, job, world, now)
+        attempt = _newest(history, attempt, job, observed, now)
+    todo = _actions(history, attempt, job, observed, world.token, now)
     if known.outcome is not None and job.objection is not None:
         return todo  # what has ended stays as it was written
     if history == known and attempt is not None and _is_unseen(attempt, now):
@@ -207,7 +210,19 @@ def _plan(job: AdmittedJob, world: World, now: float) -> Plan:
     found = conditions(history, attempt, job, now)
     driver = attempt.driver if attempt is not None else None
     new = record.status_of(job, history, driver, found, todo.orders.engines, now)
-    return _with_status(todo, job.status, new, world, now)
+    return _with_status(todo, job.status, new, world.pace, now)
+
+
+def _newest(
+    history: JobHistory, before: AttemptView | None, job: AdmittedJob, observed: Observed, now: float
+) -> AttemptView | None:
+    """Return the newest attempt, which is observed once: as `before`, or now that it begins."""
+    record = history.attempt
+    if record is None:
+        return None
+    if before is not None and before.record.number == record.number:
+        return replace(before, record=record)
+    return attempt_view(record, job, observed, now - LOST_POD_S)
 
 
 def _is_unseen(attempt: AttemptView, now: float) -> bool:
@@ -226,37 +241,44 @@ def progress_s(jobs: int) -> float:
     return max(PROGRESS_S, jobs / PROGRESS_PER_S)
 
 
-def _with_status(todo: Plan, old: Status, new: Status, world: World, now: float) -> Plan:
+def _with_status(todo: Plan, old: Status, new: Status, pace: Pace, now: float) -> Plan:
     """Return the plan with the new status and its events; mere progress waits until it is due, and so does flapping."""
     if new == old:
         return todo
-    wait_s = world.pace.wait_s(old, new, now)
-    if world.progress_due_at > now and record.with_progress_of(new, old) == old:
-        wait_s = world.progress_due_at - now
+    wait_s = pace.wait_s(old, new, now)
+    if pace.progress_due_at > now and record.with_progress_of(new, old) == old:
+        wait_s = pace.progress_due_at - now
     if wait_s > 0:
         requeue_s = todo.requeue_after_s
         return replace(todo, requeue_after_s=wait_s if requeue_s is None else min(wait_s, requeue_s))
     return replace(todo, status=new, events=tuple(events_between(old, new)))
 
 
-def _actions(history: JobHistory, attempt: AttemptView | None, job: AdmittedJob, world: World, now: float) -> Plan:
+def _actions(
+    history: JobHistory,
+    attempt: AttemptView | None,
+    job: AdmittedJob,
+    observed: Observed,
+    token: ControlToken,
+    now: float,
+) -> Plan:
     """Return all actions except the status and its events."""
     if history.outcome is not None:
-        return _finished(history.outcome, job, world, now)
+        return _finished(history.outcome, job, tuple(_all_children(job, observed, token.next_key)), now)
     if attempt is None or not attempt.record.is_open:
         look_again_s = LOOK_AGAIN_S if job.held_by is not None or history.has_stopped else None
-        gone = tuple(_clusters_but(None, job, world))
+        gone = tuple(_clusters_but(None, job, observed))
         return Plan(delete=gone, waiting=in_queue(job, now), requeue_after_s=look_again_s)
     due = attempts.deadline(history, job.spec)
     return Plan(
         attempt=attempt.record.number,
         delete=(
-            *_clusters_but(attempt.record.cluster, job, world),
-            *_queued_tools(attempt, job, world),
-            *_failed_sandboxes(attempt, job, world, now),
+            *_clusters_but(attempt.record.cluster, job, observed),
+            *_queued_tools(attempt, job, observed),
+            *_failed_sandboxes(attempt, job, observed, now),
         ),
-        secret=None if world.has_secret else children.secret(job, world.token, world.secret_key),
-        apply=tuple(_missing(attempt, job, world)),
+        secret=None if token.has_secret else children.secret(job, token.text, token.key),
+        apply=tuple(_missing(attempt, job, observed, token.next_key)),
         follow=_follow(attempt, job),
         orders=_orders(attempt, history, job, now),
         waiting=waiting(attempt, job, now),
@@ -264,9 +286,8 @@ def _actions(history: JobHistory, attempt: AttemptView | None, job: AdmittedJob,
     )
 
 
-def _finished(outcome: Outcome, job: AdmittedJob, world: World, now: float) -> Plan:
+def _finished(outcome: Outcome, job: AdmittedJob, children_left: tuple[Target, ...], now: float) -> Plan:
     """Free all pods at once, and delete the job itself when its time to live is over."""
-    children_left = tuple(_all_children(job, world))
     ttl_s = job.spec.scheduling.ttl_seconds_after_finished
     if job.turn is not None and job.turn.position is not None:
         return Plan(delete=children_left, waiting=in_queue(job, now))  # it was resumed, and waits for room
@@ -278,47 +299,47 @@ def _finished(outcome: Outcome, job: AdmittedJob, world: World, now: float) -> P
     return Plan(delete=(*children_left, Target(KIND, job.namespace, job.name, job.uid)))
 
 
-def _all_children(job: AdmittedJob | Job, world: World) -> Iterator[Target]:
+def _all_children(job: AdmittedJob | Job, observed: Observed, next_key: str | None) -> Iterator[Target]:
     """Return what a job that has ended still has: first its RayClusters; once no pod is left, all other children.
 
     The NetworkPolicy outlasts the pods that it protects. The Secret, which is not watched, goes before the Service,
     whose absence shows that both are gone.
     """
-    yield from _clusters_but(None, job, world)
-    if world.pods or world.tool_pods or world.rayclusters():
+    yield from _clusters_but(None, job, observed)
+    if observed.pods or observed.tool_pods or observed.rayclusters():
         return
-    for child in world.children:
+    for child in observed.children:
         name, kind = child["metadata"]["name"], child["kind"]
         if kind in ("Service", "NetworkPolicy") and not is_deleting(child):
             if name == service_name(job.name, job.uid):
-                for key in (None, world.token_key):  # those of other keys are deleted with the job
+                for key in (None, next_key):  # those of other keys are deleted with the job
                     yield Target("Secret", job.namespace, secret_name(job.name, job.uid, key))
             yield Target(kind, job.namespace, name, child["metadata"]["uid"])
 
 
-def _clusters_but(kept: str | None, job: AdmittedJob | Job, world: World) -> Iterator[Target]:
+def _clusters_but(kept: str | None, job: AdmittedJob | Job, observed: Observed) -> Iterator[Target]:
     """Return the RayClusters of the job except one, with their ConfigMaps and what makes their pods for tools."""
     # The RayCluster first: others wait for the GPUs of its pods.
-    for child in sorted(world.children, key=lambda each: each["kind"] != "RayCluster"):
+    for child in sorted(observed.children, key=lambda each: each["kind"] != "RayCluster"):
         name, kind = child["metadata"]["name"], child["kind"]
         belongs_to = child["metadata"]["labels"].get(TOOLS_LABEL) if kind in OWNERS else name
         if kind in ("RayCluster", "ConfigMap", *OWNERS) and belongs_to != kept and not is_deleting(child):
             yield Target(kind, job.namespace, name, child["metadata"]["uid"])
 
 
-def _queued_tools(attempt: AttemptView, job: AdmittedJob, world: World) -> Iterator[Target]:
+def _queued_tools(attempt: AttemptView, job: AdmittedJob, observed: Observed) -> Iterator[Target]:
     """Return what makes the pods for tools of a job in Kueue's queue.
 
     One that is evicted keeps them until its other pods are gone: the driver may call tools until it has saved.
     """
     if not attempt.is_suspended or attempt.has_pods:
         return
-    for child in world.children:
+    for child in observed.children:
         if child["kind"] in OWNERS and not is_deleting(child):
             yield Target(child["kind"], job.namespace, child["metadata"]["name"], child["metadata"]["uid"])
 
 
-def _failed_sandboxes(attempt: AttemptView, job: AdmittedJob, world: World, now: float) -> Iterator[Target]:
+def _failed_sandboxes(attempt: AttemptView, job: AdmittedJob, observed: Observed, now: float) -> Iterator[Target]:
     """Return the Sandboxes whose pod has failed, by an eviction for example; they are made again.
 
     agent-sandbox up to 1.0 at least keeps such a pod (kubernetes-sigs/agent-sandbox#729). A StatefulSet replaces it.
@@ -328,13 +349,13 @@ def _failed_sandboxes(attempt: AttemptView, job: AdmittedJob, world: World, now:
         for pod in attempt.tool_pods
         if pod.stage is not None and pod.stage.stage is Stage.FAILED and now - pod.created >= REPLACE_S
     }
-    for child in world.children:
+    for child in observed.children:
         name, kind = child["metadata"]["name"], child["kind"]
         if kind == ToolPodOwner.SANDBOX and name in failed and not is_deleting(child):
             yield Target(kind, job.namespace, name, child["metadata"]["uid"])
 
 
-def _missing(attempt: AttemptView, job: AdmittedJob, world: World) -> Iterator[Manifest]:
+def _missing(attempt: AttemptView, job: AdmittedJob, observed: Observed, next_key: str | None) -> Iterator[Manifest]:
     """Return the children that are absent or differ from what we want."""
     if attempt.others:
         return  # two clusters at once would want twice the GPUs, and two drivers would write the same checkpoints
@@ -342,14 +363,14 @@ def _missing(attempt: AttemptView, job: AdmittedJob, world: World) -> Iterator[M
         # Built from another spec: it serves until its attempt has ended, and has to be reached and fenced off so long.
         if attempt.cluster is not None:
             needed = children.around(job, attempt.record.cluster, attempt.record.number)
-            yield from (each for each in needed if world.child(each["kind"], each["metadata"]["name"]) is None)
+            yield from (each for each in needed if observed.child(each["kind"], each["metadata"]["name"]) is None)
         return
-    cluster, size = _cluster(attempt, world.token_key), rollout_pods(attempt, job.spec)
+    cluster, size = _cluster(attempt, next_key), rollout_pods(attempt, job.spec)
     for wanted in children.children(job, cluster, attempt.record.number, size):
-        seen = world.child(wanted["kind"], wanted["metadata"]["name"])
+        seen = observed.child(wanted["kind"], wanted["metadata"]["name"])
         if wanted["kind"] in OWNERS and _is_queued(attempt, job):
             continue
-        if seen is None and wanted["kind"] == ToolPodOwner.SANDBOX and _has_old_pod(wanted, world):
+        if seen is None and wanted["kind"] == ToolPodOwner.SANDBOX and _has_old_pod(wanted, observed):
             continue
         if seen is not None and wanted["kind"] == "RayCluster":
             wanted = kueue.kept(wanted, seen)
@@ -362,9 +383,9 @@ def _is_queued(attempt: AttemptView, job: AdmittedJob) -> bool:
     return attempt.is_suspended or (attempt.cluster is None and job.spec.scheduling.queue is not None)
 
 
-def _has_old_pod(sandbox: Manifest, world: World) -> bool:
+def _has_old_pod(sandbox: Manifest, observed: Observed) -> bool:
     """Return whether the pod of an earlier Sandbox of this name is left; agent-sandbox takes no pod of another one."""
-    return any(pod.name == sandbox["metadata"]["name"] for pod in world.tool_pods)
+    return any(pod.name == sandbox["metadata"]["name"] for pod in observed.tool_pods)
 
 
 def _cluster(attempt: AttemptView, new_key: str | None) -> ClusterRef:

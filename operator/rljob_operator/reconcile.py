@@ -25,7 +25,7 @@ from rljob_operator.metrics import Metrics
 from rljob_operator.plan import Plan, admitted, plan, progress_s
 from rljob_operator.reservations import Reservations
 from rljob_operator.watches.pod_events import PodEvents
-from rljob_operator.world.world import Defaults, Job, World, bare_job, job_of
+from rljob_operator.world.world import ControlToken, Defaults, Job, Observed, World, bare_job, job_of
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class Reconciler:
         if todo.status is not None and todo.status.attempt > job.status.get("attempt", 0):
             self._cache.begins({**raw, "status": dumped(todo.status)})
         self._metrics.waits(key, todo.waiting.blocker if todo.waiting else None)
-        await self._execution.carry_out(job, stored, world, todo)
+        await self._execution.carry_out(job, stored, world.observed, todo)
         if unread is not None:
             raise unread
         return todo.requeue_after_s
@@ -116,21 +116,18 @@ class Reconciler:
         job, key, now = bare_job(raw), key_of(raw), self._clock()
         if job.is_deleting or not job.is_ours or job.is_left_to(self._defaults.release) is not None:
             return
-        world = World(
-            children=self._cache.children(job),
-            pods=self._cache.pods(job),
-            driver=self._drivers.driver(key),
-            defaults=self._defaults,
+        observed = Observed(
+            children=self._cache.children(job), pods=self._cache.pods(job), driver=self._drivers.driver(key)
         )
         turn = self._reservations.known_turn(key) if self._reservations is not None else None
-        ending = ending_of(raw, world, turn, self._endings.get(key), now)
+        ending = ending_of(raw, observed.driver, turn, self._endings.get(key), now)
         if ending is None:
             self._endings.pop(key, None)
         else:
             self._endings[key] = ending
-        todo = fallback_plan(raw, world, ending, said(error), now)
+        todo = fallback_plan(raw, observed, ending, said(error), now)
         try:
-            await self._execution.carry_out(job, stored, world, todo)
+            await self._execution.carry_out(job, stored, observed, todo)
         except ClusterError as refused:
             log.warning("action=fall-back outcome=failed will try again: %s", refused)
 
@@ -154,27 +151,24 @@ class Reconciler:
             has_secret = await self._tokens.has_secret(job, children, (*pods, *tool_pods), driver)
         except ClusterError as error:
             unread = error
-        world = World(
+        observed = Observed(
             children=children,
             pods=pods,
             workloads=self._cache.workloads(job),
             tool_pods=tool_pods,
             pod_events=await self._pod_events.of(job.key, job.namespace, (*pods, *tool_pods)),
             driver=driver,
-            has_secret=has_secret,
-            token=self._tokens.token(job),
-            secret_key=self._tokens.key_of_secret(job),
-            token_key=self._tokens.key,
-            defaults=self._defaults,
             refused=self._execution.refused(job.key),
+            is_token_sure=self._tokens.is_sure(job),
             diagnosed=self._diagnoses.found(job.key) if self._diagnoses is not None else None,
             runs=self._cache.runs,
             is_other_release_gone=other is not None and await self._releases.is_gone(other),
-            progress_due_at=self._progress_due_at(job.key),
-            pace=self._execution.pace(job.key),
-            is_token_sure=self._tokens.is_sure(job),
         )
-        return world, unread
+        token = ControlToken(
+            self._tokens.token(job), self._tokens.key_of_secret(job), self._tokens.key, has_secret=has_secret
+        )
+        pace = replace(self._execution.pace(job.key), progress_due_at=self._progress_due_at(job.key))
+        return World(observed, token, self._defaults, pace=pace), unread
 
     async def _forget(self, key: Key) -> None:
         if self._reservations is not None:

@@ -66,19 +66,18 @@ class Reservations:
 
     def turn(self, job: Job, raw: Manifest, world: World, admitted: AdmittedJob | Claim) -> Turn | None:
         """Take in a job, and return its turn; None: it is in no queue of ours."""
-        clusters = world.rayclusters()
+        clusters = world.observed.rayclusters()
         has_pods = self._cache.has_pods(job.key) or bool(clusters)
         granted = self._ledger.granted(job.key)
         # Whether a job that does not run may have its directory depends on other jobs.
         runs = job.has_begun and "completionTime" not in job.status
-        pods = (*world.pods, *world.tool_pods)
+        pods = (*world.observed.pods, *world.observed.tool_pods)
         versions = tuple(each["metadata"].get("resourceVersion") for each in clusters)
         basis = job.uid, job.resource_version, job.is_deleting, pods, has_pods, granted, versions
         known, is_here = self._basis.get(job.key, (None, False))
         if runs and known == basis and job.key in self._ledger:
             return self._ledger.turn(job.key) if is_here else None
-        is_anothers = job.is_left_to(world.defaults.release) is not None and not world.is_other_release_gone
-        if isinstance(admitted, Claim) or job.is_deleting or not job.is_ours or is_anothers:
+        if isinstance(admitted, Claim) or job.is_deleting or not job.is_ours or world.is_anothers(job):
             self._settled.add(job.key)
             self._basis.pop(job.key, None)
             self._note(self._ledger.leave(job.key, has_pods))

@@ -24,7 +24,7 @@ from rljob_operator.status.record import history_of
 from rljob_operator.status.waiting import Blocker, Waiting, before_driver, words
 from rljob_operator.world.kueue import workload_of
 from rljob_operator.world.pod_stage import PodEvent, with_events
-from rljob_operator.world.world import Defaults, Pod, World, job_of, pod_of
+from rljob_operator.world.world import Defaults, Observed, Pod, job_of, pod_of
 
 WAITS = (Phase.QUEUED, Phase.PROVISIONING, Phase.STARTING, Phase.RECOVERING)
 """phases in which pods may be what is missing"""
@@ -128,8 +128,8 @@ def _view(seen: Seen) -> tuple[AdmittedJob | None, AttemptView | None]:
         return admitted, None
     pods = tuple(pod_of(raw) for raw in seen.pods if RAY_CLUSTER_LABEL in raw["metadata"].get("labels", {}))
     workloads = tuple(map(workload_of, seen.workloads))
-    world = World(tuple(seen.rayclusters), pods, workloads, pod_events=seen.events)
-    return admitted, attempt_view(record, admitted, world)
+    observed = Observed(tuple(seen.rayclusters), pods, workloads, pod_events=seen.events)
+    return admitted, attempt_view(record, admitted, observed)
 
 
 def _verdict(job: AdmittedJob, seen: Seen) -> Verdict:

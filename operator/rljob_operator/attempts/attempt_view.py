@@ -1,6 +1,6 @@
 """An attempt with all that is observed of it: its driver, its RayCluster, its pods. Pure; derived once in a plan."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from rljob_operator.identity import SPEC_ANNOTATION, Manifest, submission_id
@@ -8,7 +8,7 @@ from rljob_operator.job.admitted_job import AdmittedJob
 from rljob_operator.world.history import AttemptRecord
 from rljob_operator.world.kueue import Workload
 from rljob_operator.world.pod_stage import PodEvent
-from rljob_operator.world.world import ALIVE, Driver, Pod, World, is_deleting
+from rljob_operator.world.world import ALIVE, Driver, Observed, Pod, is_deleting
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,25 +64,33 @@ class AttemptView:
         return self.cluster is None or is_deleting(self.cluster)
 
 
-def attempt_view(record: AttemptRecord, job: AdmittedJob, world: World) -> AttemptView:
-    """Return the attempt with what is observed of it."""
-    wanted, cluster = submission_id(job.name, job.uid, record.number), world.child("RayCluster", record.cluster)
-    workload = next((each for each in world.workloads if each.cluster == record.cluster), None)
+def attempt_view(record: AttemptRecord, job: AdmittedJob, observed: Observed, lost_before: float = 0.0) -> AttemptView:
+    """Return the attempt with what is observed of it.
+
+    A kubelet would have ended a pod that should have ended before `lost_before` [unix s]: its node is lost.
+    """
+
+    def is_lost(pod: Pod) -> bool:
+        return pod.gone_by is not None and pod.gone_by < lost_before
+
+    wanted, cluster = submission_id(job.name, job.uid, record.number), observed.child("RayCluster", record.cluster)
+    workload = next((each for each in observed.workloads if each.cluster == record.cluster), None)
+    driver, mine = observed.driver, [pod for pod in observed.pods if pod.cluster == record.cluster]
     return AttemptView(
         record=record,
-        driver=world.driver if world.driver is not None and world.driver.submission_id == wanted else None,
+        driver=driver if driver is not None and driver.submission_id == wanted else None,
         cluster=cluster,
         is_built_for_spec=cluster is not None and built_from(cluster) == job.digest,
-        pods=world.pods_of(record.cluster),
-        tool_pods=tuple(pod for pod in world.tool_pods if pod.tools_of == record.cluster and not pod.is_deleting),
-        others=_others(record.cluster, world),
-        refused=world.refused,
-        pod_events=world.pod_events,
-        has_pods=any(pod.cluster == record.cluster and not world.has_lost(pod) for pod in world.pods),
+        pods=observed.pods_of(record.cluster),
+        tool_pods=tuple(pod for pod in observed.tool_pods if pod.tools_of == record.cluster and not pod.is_deleting),
+        others=_others(record.cluster, observed, is_lost),
+        refused=observed.refused,
+        pod_events=observed.pod_events,
+        has_pods=not all(map(is_lost, mine)),
         workload=workload,
         is_in_kueue=job.spec.scheduling.queue is not None or (workload is not None and workload.queue != ""),
-        has_lost_head=any(pod.is_head and pod.cluster == record.cluster and world.has_lost(pod) for pod in world.pods),
-        is_token_sure=world.is_token_sure,
+        has_lost_head=any(pod.is_head and is_lost(pod) for pod in mine),
+        is_token_sure=observed.is_token_sure,
     )
 
 
@@ -92,10 +100,9 @@ def built_from(cluster: Manifest) -> str | None:
     return annotations.get(SPEC_ANNOTATION)
 
 
-def _others(cluster: str, world: World) -> tuple[str, ...]:
-    names = {child["metadata"]["name"] for child in world.rayclusters()}
-    left = (pod for pod in world.pods if not world.has_lost(pod))
-    pods = {pod.name for pod in left if pod.cluster not in {cluster, *names}}
+def _others(cluster: str, observed: Observed, is_lost: Callable[[Pod], bool]) -> tuple[str, ...]:
+    names = {child["metadata"]["name"] for child in observed.rayclusters()}
+    pods = {pod.name for pod in observed.pods if not is_lost(pod) and pod.cluster not in {cluster, *names}}
     return (
         *(f"RayCluster {name}" for name in sorted(names - {cluster})),
         *(f"pod {name}" for name in sorted(pods)),

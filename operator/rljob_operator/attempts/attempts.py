@@ -18,13 +18,13 @@ from rljob_api.recovery import BACKOFF, Done, GiveUp, RestartDriver
 from rljob_api.sections import Recovery, Spec
 from rljob_api.status import MOST_ATTEMPTS, ConditionType
 from rljob_operator.attempts import escalation, resumption
-from rljob_operator.attempts.attempt_view import AttemptView, attempt_view
+from rljob_operator.attempts.attempt_view import AttemptView
 from rljob_operator.attempts.causes import cause_of
 from rljob_operator.attempts.diagnosis import evidence_of, failure_in
 from rljob_operator.identity import cluster_name, secret_name, token_key
 from rljob_operator.job.admitted_job import AdmittedJob
 from rljob_operator.world.history import AttemptRecord, Evidence, JobHistory, Outcome
-from rljob_operator.world.world import ALIVE, ENDED, SILENT_S, Driver, DriverState, World
+from rljob_operator.world.world import ALIVE, ENDED, SILENT_S, Diagnosed, Driver, DriverState
 
 FIRST_ANSWER_S = 30.0
 """how long the operator waits for a driver's first answer before it stops a suspended job's driver [s]"""
@@ -39,29 +39,28 @@ OVERDUE = "the active deadline has passed"
 SUSPENDED_EARLY = "before the driver started"
 
 
-def advance(history: JobHistory, job: AdmittedJob, world: World, now: float) -> JobHistory:
-    """Return the history as it should be at `now` [unix s], given what is observed."""
+def advance(
+    history: JobHistory, attempt: AttemptView | None, job: AdmittedJob, diagnosed: Diagnosed, now: float
+) -> JobHistory:
+    """Return the history as it should be at `now` [unix s], given what is observed of its newest attempt."""
     if history.outcome is not None:
-        if history.attempt is None or not resumption.is_resumed(history, job) or job.held_by is not None:
+        if attempt is None or not resumption.is_resumed(history, job) or job.held_by is not None:
             return history
-        last = attempt_view(history.attempt, job, world)
-        return _begin(replace(history, outcome=None), job, last, now, 0.0)
-    if history.attempt is not None and history.attempt.is_open:
-        view = attempt_view(history.attempt, job, world)
-        record = _observed(view, job, _is_over(history, job.spec, now), now)
-        if record.is_open:
-            history = history.with_newest(record)
-        elif isinstance(found := _failure(record, view, world), Evidence):
-            return replace(history, undiagnosed=found)
-        else:
-            history = history.with_newest(_explained(record, view, history, job, found))
-    if history.attempt is None:
+        return _begin(replace(history, outcome=None), job, attempt, now, 0.0)
+    if attempt is None:
         return history if job.is_suspended else _begin(history, job, None, now, 0.0)
-    view = attempt_view(history.attempt, job, world)
-    if history.attempt.is_open:
-        judged = _judged(view, job, _is_over(history, job.spec, now), now)
-        return history.with_newest(escalation.timed(history.attempt, judged, view.driver, job.is_suspended, now))
-    return _followed(history, view, job, now)
+    if attempt.record.is_open:
+        record = _observed(attempt, job, _is_over(history, job.spec, now), now)
+        if not record.is_open:
+            found = _failure(record, attempt, diagnosed)
+            if isinstance(found, Evidence):
+                return replace(history, undiagnosed=found)
+            record = _explained(record, attempt, history, job, found)
+        history, attempt = history.with_newest(record), replace(attempt, record=record)
+    if not attempt.record.is_open:
+        return _followed(history, attempt, job, now)
+    judged = _judged(attempt, job, _is_over(history, job.spec, now), now)
+    return history.with_newest(escalation.timed(attempt.record, judged, attempt.driver, job.is_suspended, now))
 
 
 def deadline(history: JobHistory, spec: Spec) -> float | None:
@@ -169,14 +168,14 @@ def _lost(attempt: AttemptView, reason: str, now: float) -> AttemptRecord:
     return _ended(attempt.record, Exit.LOST_PEER, reason, now)
 
 
-def _failure(ended: AttemptRecord, attempt: AttemptView, world: World) -> KnownFailure | Evidence | None:
+def _failure(ended: AttemptRecord, attempt: AttemptView, diagnosed: Diagnosed) -> KnownFailure | Evidence | None:
     """Return the known failure that ended an attempt, or the evidence that has to be read first."""
     found = evidence_of(ended, attempt)
     if found is None:
         return None
-    if world.diagnosed is None:
+    if diagnosed is None:
         return failure_in(found)
-    return world.diagnosed.get(ended.number, found)
+    return diagnosed.get(ended.number, found)
 
 
 def _explained(

@@ -26,7 +26,7 @@ from rljob_operator.identity import Manifest
 from rljob_operator.metrics import Metrics
 from rljob_operator.plan import Plan, Target
 from rljob_operator.world.pace import Pace
-from rljob_operator.world.world import Job, World
+from rljob_operator.world.world import Job, Observed
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Execution:
         self._paces.pop(key, None)
         self.statuses.forget(key)
 
-    async def carry_out(self, job: Job, stored: Manifest, world: World, todo: Plan) -> None:
+    async def carry_out(self, job: Job, stored: Manifest, observed: Observed, todo: Plan) -> None:
         """Carry a plan out; `stored` is the job as the API server has it. Raises ClusterError after all was tried.
 
         Raises ConflictError before anything but following, if the job has changed since it was read.
@@ -90,7 +90,7 @@ class Execution:
         if written.error is None or self.statuses.unwritten_s(job.key) >= PATIENCE_S:
             for target in todo.delete:
                 await _tried(self._delete(job, target), errors)
-        await self._apply_all(job, world, todo, is_stored, errors)
+        await self._apply_all(job, observed, todo, is_stored, errors)
         for event in todo.events:
             log.info("action=event kind=%s reason=%s note=%r", event.action, event.reason, event.note)
             await _tried(self._cluster.record(job, event), errors)
@@ -103,7 +103,9 @@ class Execution:
         if target.kind == "Secret":
             self._tokens.forget(job.key)
 
-    async def _apply_all(self, job: Job, world: World, todo: Plan, is_stored: bool, errors: list[ClusterError]) -> None:
+    async def _apply_all(
+        self, job: Job, observed: Observed, todo: Plan, is_stored: bool, errors: list[ClusterError]
+    ) -> None:
         """Make the Secret and the children; what makes pods comes last."""
         before = len(errors)
         if todo.secret is not None:
@@ -112,7 +114,7 @@ class Execution:
         refusals: list[ClusterError] = []
         for wanted in sorted(todo.apply, key=lambda each: each["kind"] in MAKES_PODS):
             kind, name = wanted["kind"], wanted["metadata"]["name"]
-            is_there = world.child(kind, name) is not None
+            is_there = observed.child(kind, name) is not None
             if kind in MAKES_PODS and not is_there and (others_failed or refusals or not is_stored):
                 continue
             log.info("action=apply kind=%s name=%s", kind, name)

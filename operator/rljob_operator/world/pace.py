@@ -36,6 +36,8 @@ class Pace:
     """when its status was written last, as far as this process knows; 0: never [unix s]"""
     views_back_at: float = 0.0
     """when it has all prompt writes of a view again [unix s]"""
+    progress_due_at: float = 0.0
+    """when mere progress may be written again, as far as this process knows [unix s]"""
 
     def after_write(self, now: float) -> "Pace":
         back_at = max(self.views_back_at, now) + VIEW_S

@@ -221,8 +221,28 @@ class Defaults:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
-    """All objects of one job in the cluster."""
+class ControlToken:
+    """The control token of a job, and the operator's keys that it and the next one are derived from."""
+
+    text: str = field(default="", repr=False)
+    """for a Secret that has to be made"""
+    key: str | None = None
+    """id of the key of this token; None: an older operator made it at random"""
+    next_key: str | None = None
+    """id of the key from which the tokens of a new RayCluster are derived"""
+    has_secret: bool = False
+    """whether the Secret is there; it is found by creating it now and then"""
+
+
+Diagnosed = Mapping[int, KnownFailure | None] | None
+"""Failures that were found in the evidence of ended attempts, by number. None: planning reads the evidence itself,
+which takes seconds
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What is observed of one job: its objects in the cluster, its driver, and what others hold that it wants."""
 
     children: tuple[Manifest, ...] = ()
     """ConfigMaps, Services, NetworkPolicies, StatefulSets, Sandboxes and RayClusters of the job, with its label"""
@@ -232,45 +252,22 @@ class World:
     """what Kueue says about the RayClusters"""
     tool_pods: tuple[Pod, ...] = ()
     """that run its tools"""
-    driver: Driver | None = None
-    has_secret: bool = False
-    """whether the Secret is there; it is found by creating it now and then"""
-    token: str = field(default="", repr=False)
-    """the control token, for a Secret that has to be made"""
-    secret_key: str | None = None
-    """id of the operator's key of this token; None: an older operator made it at random"""
-    token_key: str | None = None
-    """id of the operator's key from which the tokens of a new RayCluster are derived"""
-    defaults: Defaults = Defaults()
-    refused: str | None = None
-    """why the API server refused a child; None: it refused none"""
-    diagnosed: Mapping[int, KnownFailure | None] | None = None
-    """failures that were found in the evidence of ended attempts, by number; None: planning reads the evidence itself,
-    which takes seconds"""
-    is_other_release_gone: bool = False
-    """whether the release that the job belongs to, if it is another one, has left its jobs"""
-    runs: Runs = field(default_factory=dict)
-    """which jobs claim which run directories"""
     pod_events: Mapping[str, tuple[PodEvent, ...]] = field(default_factory=dict)
     """events of a pod that does not start, by its name; only where its status does not say why"""
-    turn: Turn | None = None
-    """what the queue has decided about the job; None: it is in no queue of ours"""
-    progress_due_at: float = 0.0
-    """when mere progress may be written into the status again, as far as this process knows [unix s]"""
-    pace: Pace = field(default_factory=Pace)
-    """when the status was written lately, as far as this process knows"""
-    lost_before: float = 0.0
-    """pods that should have ended before this time are on lost nodes [unix s]"""
+    driver: Driver | None = None
+    refused: str | None = None
+    """why the API server refused a child; None: it refused none"""
     is_token_sure: bool = True
-    """whether the token is surely that of the RayCluster's pods: the operator has the key that the RayCluster names"""
+    """whether the control token is surely that of the RayCluster's pods: the operator has the key that it names"""
+    diagnosed: Diagnosed = None
+    runs: Runs = field(default_factory=dict)
+    """which jobs claim which run directories"""
+    is_other_release_gone: bool = False
+    """whether the release that the job belongs to, if it is another one, has left its jobs"""
 
     def child(self, kind: str, name: str) -> Manifest | None:
         """Return the child of this kind and name."""
         return next((c for c in self.children if c["kind"] == kind and c["metadata"]["name"] == name), None)
-
-    def has_lost(self, pod: Pod) -> bool:
-        """Return whether a pod should have ended long ago: a kubelet would have ended it, so its node is lost."""
-        return pod.gone_by is not None and pod.gone_by < self.lost_before
 
     def rayclusters(self) -> tuple[Manifest, ...]:
         return tuple(child for child in self.children if child["kind"] == "RayCluster")
@@ -278,6 +275,23 @@ class World:
     def pods_of(self, cluster: str) -> tuple[Pod, ...]:
         """Return the pods of a RayCluster that are not being deleted."""
         return tuple(pod for pod in self.pods if pod.cluster == cluster and not pod.is_deleting)
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """All that a plan depends on besides the job and the time. Functions take the part that they need."""
+
+    observed: Observed = Observed()
+    token: ControlToken = ControlToken()
+    defaults: Defaults = Defaults()
+    turn: Turn | None = None
+    """what the queue has decided about the job; None: it is in no queue of ours"""
+    pace: Pace = field(default_factory=Pace)
+    """when the status was written lately"""
+
+    def is_anothers(self, job: Job) -> bool:
+        """Return whether the job belongs to another release, which has not left its jobs."""
+        return job.is_left_to(self.defaults.release) is not None and not self.observed.is_other_release_gone
 
 
 def is_deleting(child: Manifest) -> bool:

@@ -36,19 +36,21 @@ class Operator:
         self.drivers: Drivers
 
     def changed(self, key: str, news: News) -> None:
-        world = replace(self.around.world, driver=self.drivers.driver(key), diagnosed={})
+        driver, here = self.drivers.driver(key), self.around.world
+        observed = replace(here.observed, driver=driver, diagnosed={})
         self.plans += 1
         try:
             now = NOW + 10 + self.plans / 1_000
-            todo = plan(self.around.job, world, now)
+            todo = plan(self.around.job, replace(here, observed=observed), now)
             if todo.diagnose is not None:  # another process reads it, and recognises nothing
-                todo = plan(self.around.job, replace(world, diagnosed={todo.attempt: None}), now)
+                read = replace(observed, diagnosed={todo.attempt: None})
+                todo = plan(self.around.job, replace(here, observed=read), now)
             if todo.status is not None:
                 todo.status.model_dump_json(by_alias=True)
         except Exception as error:  # noqa: BLE001  # what this program looks for
             self.errors.append(f"{type(error).__name__}: {str(error)[:300]}")
-        if world.driver is not None:
-            self.states.add(f"{world.driver.state} {'with' if world.driver.status else 'without'} a report")
+        if driver is not None:
+            self.states.add(f"{driver.state} {'with' if driver.status else 'without'} a report")
 
 
 async def follow(url: str) -> dict[str, object]:

@@ -52,7 +52,7 @@ class Member:
 
     @property
     def has_pods(self) -> bool:
-        return bool(self.around.world.pods)
+        return bool(self.around.observed.pods)
 
     def settle(self, now: float) -> None:
         """Let the operator look until it has nothing to do."""
@@ -64,10 +64,10 @@ class Member:
 
     def show(self, is_suspended: bool, **workload: object) -> None:
         """Kueue writes `suspend` of the RayCluster, and its Workload."""
-        for cluster in self.around.world.rayclusters():
+        for cluster in self.around.observed.rayclusters():
             cluster["spec"]["suspend"] = is_suspended
             shown = Workload(cluster["metadata"]["name"], **workload)  # type: ignore[arg-type]
-            self.around.world = replace(self.around.world, workloads=(shown,))
+            self.around.observed = replace(self.around.observed, workloads=(shown,))
 
 
 @dataclass
@@ -91,7 +91,7 @@ class KueueFleet:
         self._random = random.Random(self.seed)
         for number, raw in enumerate(self.jobs):
             around = Surroundings(raw)
-            around.world = replace(around.world, defaults=WITH_KUEUE)
+            around.defaults = WITH_KUEUE
             training, draw = raw["spec"]["training"], self._random
             gpus, priority = training["gpusPerNode"] * training.get("nodes", 1), draw.choice((0, 0, 0, 1))
             member = Member(around, gpus, priority, self.now + number, draw.randrange(1, 4))
@@ -115,11 +115,11 @@ class KueueFleet:
     def _move(self, each: Member) -> None:
         """Let happen to a job what happens in a round without Kueue's decision."""
         around = each.around
-        if not around.world.rayclusters():
+        if not around.observed.rayclusters():
             each.settle(self.now)
             self._suspend(each)
         elif each.is_evicted:  # its pods have saved, and are gone
-            around.world = replace(around.world, pods=())
+            around.observed = replace(around.observed, pods=())
             around.driver(state=DriverState.UNKNOWN)
             each.is_admitted = each.is_evicted = False
             each.settle(self.now)
@@ -138,15 +138,15 @@ class KueueFleet:
             each.settle(self.now)
             each.around.deletions_done()
             each.settle(self.now)
-            each.is_admitted = bool(each.around.world.rayclusters())
+            each.is_admitted = bool(each.around.observed.rayclusters())
         elif self._random.random() < self.evicted:
             self._evict(each, "ChecksFailed")
 
     def _evict(self, each: Member, why: str) -> None:
         each.is_evicted, each.evictions = True, each.evictions + 1
         each.show(True, message="insufficient quota", since=self.now, eviction=f"Kueue has evicted the job ({why})")
-        pods = tuple(replace(pod, is_deleting=True) for pod in each.around.world.pods)
-        each.around.world = replace(each.around.world, pods=pods)
+        pods = tuple(replace(pod, is_deleting=True) for pod in each.around.observed.pods)
+        each.around.observed = replace(each.around.observed, pods=pods)
         each.settle(self.now)
 
     def _admit(self) -> None:
@@ -158,7 +158,7 @@ class KueueFleet:
                 self._make_room(each)
 
     def _waits(self, each: Member) -> bool:
-        return bool(each.around.world.rayclusters()) and not each.is_admitted and not each.is_rejected
+        return bool(each.around.observed.rayclusters()) and not each.is_admitted and not each.is_rejected
 
     def _make_room(self, wanted: Member) -> None:
         lower = [each for each in self.members if each.is_admitted and each.priority < wanted.priority]

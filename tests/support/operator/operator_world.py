@@ -27,8 +27,21 @@ from rljob_operator.job import cluster_shape
 from rljob_operator.job.admitted_job import AdmittedJob, admitted_job
 from rljob_operator.plan import PROGRESS_S, Plan, plan
 from rljob_operator.status.events import Event
-from rljob_operator.world.pace import SHORTEST_S
-from rljob_operator.world.world import ALIVE, Defaults, Driver, DriverState, Job, Pod, Storage, World, job_of
+from rljob_operator.world.pace import SHORTEST_S, Pace
+from rljob_operator.world.queue_decision import Turn
+from rljob_operator.world.world import (
+    ALIVE,
+    ControlToken,
+    Defaults,
+    Driver,
+    DriverState,
+    Job,
+    Observed,
+    Pod,
+    Storage,
+    World,
+    job_of,
+)
 
 NOW = 1_800_000_000.0
 PER_NODE = 2
@@ -114,9 +127,11 @@ class Surroundings:
     """A job, and what there is of it; `act` carries a plan out as a cluster would."""
 
     raw: Manifest = field(default_factory=raw_job)
-    world: World = field(
-        default_factory=lambda: World(token="a token", secret_key="key", token_key="key", defaults=DEFAULTS)
-    )
+    defaults: Defaults = DEFAULTS
+    observed: Observed = field(default_factory=Observed)
+    token: ControlToken = field(default_factory=lambda: ControlToken("a token", "key", "key"))
+    turn: Turn | None = None
+    pace: Pace = field(default_factory=Pace)
     now: float = NOW
     events: list[Event] = field(default_factory=list)
     submitted: list[str] = field(default_factory=list)
@@ -130,6 +145,10 @@ class Surroundings:
     @property
     def job(self) -> Job:
         return job_of(self.raw)
+
+    @property
+    def world(self) -> World:
+        return World(self.observed, self.token, self.defaults, self.turn, self.pace)
 
     @property
     def status(self) -> Manifest:
@@ -151,27 +170,27 @@ class Surroundings:
     def act(self, todo: Plan) -> None:
         if todo.status is not None:
             self.raw = {**self.raw, "status": todo.status.model_dump(mode="json", by_alias=True, exclude_none=True)}
-            pace = self.world.pace.after_write(self.now)
+            pace = self.pace.after_write(self.now)
             pace = pace if self.is_hurried else replace(pace, written_at=self.now - SHORTEST_S)
-            self.world = replace(self.world, progress_due_at=self.now + PROGRESS_S, pace=pace)
+            self.pace = replace(pace, progress_due_at=self.now + PROGRESS_S)
         for target in todo.delete:
             self._mark_deleted(target.kind, target.name)
-        self.world = replace(self.world, has_secret=self.world.has_secret or todo.secret is not None)
+        self.token = replace(self.token, has_secret=self.token.has_secret or todo.secret is not None)
         for wanted in todo.apply:
             made = {"creationTimestamp": datetime.fromtimestamp(self.now, UTC).isoformat()}
             self._apply({**wanted, "metadata": {**made, **wanted["metadata"]}} if self._is_new(wanted) else wanted)
         if todo.follow is None:
-            self.world = replace(self.world, driver=None)
-        elif self.world.driver is None or self.world.driver.submission_id != todo.follow.submission_id:
-            self.world = replace(self.world, driver=Driver(todo.follow.submission_id, since=self.now))
+            self.observed = replace(self.observed, driver=None)
+        elif self.observed.driver is None or self.observed.driver.submission_id != todo.follow.submission_id:
+            self.observed = replace(self.observed, driver=Driver(todo.follow.submission_id, since=self.now))
         self._obey(todo)
         self.events.extend(todo.events)
 
     def _is_new(self, wanted: Manifest) -> bool:
-        return wanted["kind"] == "RayCluster" and self.world.child("RayCluster", wanted["metadata"]["name"]) is None
+        return wanted["kind"] == "RayCluster" and self.observed.child("RayCluster", wanted["metadata"]["name"]) is None
 
     def _obey(self, todo: Plan) -> None:
-        driver = self.world.driver
+        driver = self.observed.driver
         if driver is None:
             return
         if todo.orders.submit is not None:
@@ -198,20 +217,20 @@ class Surroundings:
             )
             decisions = (*driver.status.decisions, *accepted)
             driver = replace(driver, status=driver.status.model_copy(update={"decisions": decisions}))
-        self.world = replace(self.world, driver=driver)
+        self.observed = replace(self.observed, driver=driver)
 
     def _apply(self, wanted: Manifest) -> None:
         seen = json.loads(json.dumps(wanted))
         seen["metadata"]["uid"] = f"uid-of-{wanted['kind']}-{wanted['metadata']['name']}"
         seen.setdefault("spec", {})["added"] = "by the API server"
         same = (wanted["kind"], wanted["metadata"]["name"])
-        others = [c for c in self.world.children if (c["kind"], c["metadata"]["name"]) != same]
-        self.world = replace(self.world, children=(*others, seen))
+        others = [c for c in self.observed.children if (c["kind"], c["metadata"]["name"]) != same]
+        self.observed = replace(self.observed, children=(*others, seen))
 
     def _mark_deleted(self, kind: str, name: str) -> None:
         if kind == "RLJob":
             self.raw["metadata"]["deletionTimestamp"] = "2026-11-21T00:00:00Z"
-        for child in self.world.children:
+        for child in self.observed.children:
             if (child["kind"], child["metadata"]["name"]) == (kind, name):
                 child["metadata"]["deletionTimestamp"] = "2026-11-21T00:00:00Z"
 
@@ -219,30 +238,30 @@ class Surroundings:
 
     def pods_ready(self, ready: int | None = None) -> None:
         """KubeRay makes as many pods of each RayCluster as there shall be; only so many are ready, the head last."""
-        for cluster in self.world.rayclusters():
+        for cluster in self.observed.rayclusters():
             name = cluster["metadata"]["name"]
             pods = [pod for group in cluster["spec"]["workerGroupSpecs"] for pod in self._workers(name, group)]
             pods.append(Pod(f"{name}-head", name, True, False, False, None))
             known = [replace(pod, is_ready=ready is None or i < ready) for i, pod in enumerate(pods)]
-            others = tuple(pod for pod in self.world.pods if pod.cluster != name)
-            self.world = replace(self.world, pods=(*others, *known))
+            others = tuple(pod for pod in self.observed.pods if pod.cluster != name)
+            self.observed = replace(self.observed, pods=(*others, *known))
 
     def tool_pods_ready(self, ready: bool = True) -> None:
         """Kubernetes makes the pods of each StatefulSet, and agent-sandbox that of each Sandbox."""
         made = [
             Pod(name, "", False, ready, False, None, tools_of=child["metadata"]["labels"][TOOLS_LABEL])
-            for child in self.world.children
+            for child in self.observed.children
             for name in _names_of_tool_pods(child)
         ]
-        self.world = replace(self.world, tool_pods=tuple(made))
+        self.observed = replace(self.observed, tool_pods=tuple(made))
 
     def _workers(self, cluster: str, group: Manifest) -> list[Pod]:
         name, named = group["groupName"], group.get("scaleStrategy", {}).get("workersToDelete", [])
-        mine = [pod for pod in self.world.pods if (pod.cluster, pod.group) == (cluster, name)]
+        mine = [pod for pod in self.observed.pods if (pod.cluster, pod.group) == (cluster, name)]
         staying = [pod for pod in mine if pod.name not in named]
         # KubeRay chooses at random who goes besides the named; here it is the one that would hurt most.
         staying = staying[max(0, len(staying) - group["replicas"]) :]
-        driver = self.world.driver
+        driver = self.observed.driver
         held = {each.node for each in driver.status.engines} if driver and driver.status and _lives(driver) else set()
         self.torn += [pod.name for pod in mine if pod not in staying and pod.ip in held]
         free = (i for i in itertools.count() if f"{cluster}-{name}-{i}" not in {pod.name for pod in staying})
@@ -253,13 +272,15 @@ class Surroundings:
 
     def driver_scales(self) -> None:
         """The driver carries out its orders about engines: whole nodes go, and new ones take what room there is."""
-        driver = self.world.driver
+        driver = self.observed.driver
         if driver is None or driver.status is None or driver.status.scale is None or not _lives(driver):
             return
         wanted, there = driver.status.scale.engines, list(driver.status.engines)
         by_node = sorted(there, key=lambda engine: (engine.node is None, engine.node))
         there = by_node[:wanted]
-        rooms = [pod.ip for pod in self.world.pods if pod.group == "rollout" and pod.is_ready for _ in range(PER_NODE)]
+        rooms = [
+            pod.ip for pod in self.observed.pods if pod.group == "rollout" and pod.is_ready for _ in range(PER_NODE)
+        ]
         for engine in there:
             if engine.node in rooms:
                 rooms.remove(engine.node)
@@ -271,25 +292,25 @@ class Surroundings:
 
     def deletions_done(self) -> None:
         """What is being deleted is gone, and the pods with it."""
-        left = tuple(c for c in self.world.children if "deletionTimestamp" not in c["metadata"])
+        left = tuple(c for c in self.observed.children if "deletionTimestamp" not in c["metadata"])
         names = {c["metadata"]["name"] for c in left}
-        pods = tuple(pod for pod in self.world.pods if pod.cluster in names)
+        pods = tuple(pod for pod in self.observed.pods if pod.cluster in names)
         kept = {name for child in left for name in _names_of_tool_pods(child)}
-        tool_pods = tuple(pod for pod in self.world.tool_pods if pod.name in kept)
-        self.world = replace(self.world, children=left, pods=pods, tool_pods=tool_pods)
+        tool_pods = tuple(pod for pod in self.observed.tool_pods if pod.name in kept)
+        self.observed = replace(self.observed, children=left, pods=pods, tool_pods=tool_pods)
 
     def driver(self, **changes: Any) -> None:
         """The driver that is followed is seen like this."""
-        if self.world.driver is not None:
-            driver = replace(self.world.driver, **changes)
-            self.world = replace(self.world, driver=driver)
+        if self.observed.driver is not None:
+            driver = replace(self.observed.driver, **changes)
+            self.observed = replace(self.observed, driver=driver)
             if driver.state is not DriverState.UNKNOWN:
                 self.in_ray[driver.submission_id] = driver.state
 
     def ray_answers(self) -> None:
         """Ray says again what it knows of the driver."""
-        if self.world.driver is not None and self.world.driver.state is DriverState.UNKNOWN:
-            self.driver(state=self.in_ray.get(self.world.driver.submission_id, DriverState.ABSENT))
+        if self.observed.driver is not None and self.observed.driver.state is DriverState.UNKNOWN:
+            self.driver(state=self.in_ray.get(self.observed.driver.submission_id, DriverState.ABSENT))
 
     def runs(self, status: Status | None = None) -> None:
         """The driver runs, and shows a sign of life."""
@@ -297,7 +318,7 @@ class Surroundings:
 
     def ends(self, exit_code: int) -> None:
         """The driver ends, if it lives."""
-        if self.world.driver is not None and self.world.driver.state in ALIVE:
+        if self.observed.driver is not None and self.observed.driver.state in ALIVE:
             self.driver(state=DriverState.SUCCEEDED if exit_code == 0 else DriverState.FAILED, exit_code=exit_code)
 
     def edit(self, **sections: Any) -> None:

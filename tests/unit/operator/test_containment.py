@@ -143,7 +143,7 @@ def of_evil() -> tuple[Manifest, ...]:
     tools = {"name": "t", "uid": "t", "labels": {"rljob.dev/job": "sums", "rljob.dev/tools": "sums-7f3a1-1"}}
     waiting = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": {"exitCode": 1}}}
     head = pod("a-head", "headgroup", is_head=True, containerStatuses=[{"name": "ray-head", **waiting}])
-    children = [{**each, "metadata": {"resourceVersion": "3", **each["metadata"]}} for each in around.world.children]
+    children = [{**each, "metadata": {"resourceVersion": "3", **each["metadata"]}} for each in around.observed.children]
     return (
         {**around.raw, "metadata": {**around.raw["metadata"], "resourceVersion": "5", "creationTimestamp": AT}},
         *children,

@@ -76,7 +76,7 @@ def failed() -> Surroundings:
     around = Surroundings().to_running()
     around.runs(running())
     around.driver(state=DriverState.FAILED, exit_code=1, message=MEMORY.driver)
-    around.world = replace(around.world, diagnosed={})
+    around.observed = replace(around.observed, diagnosed={})
     return around
 
 
@@ -89,7 +89,7 @@ def test_nothing_is_planned_for_an_attempt_that_has_ended_until_its_evidence_was
 @pytest.mark.parametrize("result", [None, KnownFailure("TrainOutOfMemory", "title", "remedy", "driver: line")])
 def test_the_attempt_ends_with_what_was_read(result: KnownFailure | None) -> None:
     around = failed()
-    around.world = replace(around.world, diagnosed={1: result})
+    around.observed = replace(around.observed, diagnosed={1: result})
     around.step()
     (first, *_) = around.status["attempts"]
     assert first["exitCode"] == 1
@@ -98,7 +98,7 @@ def test_the_attempt_ends_with_what_was_read(result: KnownFailure | None) -> Non
 
 def test_a_result_of_an_older_attempt_is_not_taken_for_this_one() -> None:
     around = failed()
-    around.world = replace(around.world, diagnosed={7: None})
+    around.observed = replace(around.observed, diagnosed={7: None})
     assert around.plan().diagnose is not None
 
 
@@ -115,6 +115,6 @@ def test_an_end_in_order_waits_for_nothing(end: Callable[[Surroundings], object]
 def test_of_what_pods_say_the_end_is_read() -> None:
     around = failed()
     lines = tuple(f"pod {number} {'x' * 4000}" for number in range(64))
-    around.world = replace(around.world, pods=tuple(replace(pod, trouble=lines) for pod in around.world.pods))
+    around.observed = replace(around.observed, pods=tuple(replace(pod, trouble=lines) for pod in around.observed.pods))
     todo = around.plan()
     assert todo.diagnose is not None and len(todo.diagnose.pods) == MOST_TEXT

@@ -29,8 +29,8 @@ class Unplannable:
     def plan(self, after_s: float = 0.0) -> Plan:
         around = self.around
         around.now += after_s
-        self.ending = ending_of(around.raw, around.world, self.turn, self.ending, around.now)
-        return fallback_plan(around.raw, around.world, self.ending, "RecursionError", around.now)
+        self.ending = ending_of(around.raw, around.observed.driver, self.turn, self.ending, around.now)
+        return fallback_plan(around.raw, around.observed, self.ending, "RecursionError", around.now)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from rljob_operator.capacity.packing import Node, Nodes, against_nodes, placed, 
 from rljob_operator.capacity.snapshot import Snapshot
 from rljob_operator.plan import plan
 from rljob_operator.webhook.review.answer import answer
-from rljob_operator.world.world import World, job_of
+from rljob_operator.world.world import ControlToken, World, job_of
 from support.operator.operator_world import DEFAULTS, NOW, raw_job
 
 LARGEST = {
@@ -63,7 +63,7 @@ def reviewed(job: dict[str, Any], seen: Snapshot | None) -> Callable[[], object]
 
 
 def planned(job: dict[str, Any]) -> Callable[[], object]:
-    return lambda: plan(job_of(job), World(defaults=DEFAULTS, token="t", token_key="k"), NOW)
+    return lambda: plan(job_of(job), World(token=ControlToken("t", next_key="k"), defaults=DEFAULTS), NOW)
 
 
 @pytest.mark.parametrize("size", LARGEST.values(), ids=LARGEST)

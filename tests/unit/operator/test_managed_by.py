@@ -73,7 +73,7 @@ def test_a_job_that_an_older_version_suspended_stays_so_until_its_spec_changes(b
     around = suspended_by_an_older_version(begins)
     for _ in range(3):
         around.step()
-        assert (around.status["phase"], around.world.rayclusters()) == ("Suspended", ())
+        assert (around.status["phase"], around.observed.rayclusters()) == ("Suspended", ())
     assert "set spec.suspend to true and then to false" in around.condition("Training")["message"]
     around.edit(suspend=True)
     around.step()
@@ -81,7 +81,7 @@ def test_a_job_that_an_older_version_suspended_stays_so_until_its_spec_changes(b
     around.edit(suspend=False)
     around.step()
     assert around.status["phase"] != "Suspended"
-    assert len(around.world.rayclusters()) == 1
+    assert len(around.observed.rayclusters()) == 1
 
 
 def test_it_stays_so_too_where_its_options_have_the_older_spelling():
@@ -90,7 +90,7 @@ def test_it_stays_so_too_where_its_options_have_the_older_spelling():
     assert around.job.spec is None
     for _ in range(3):
         around.step()
-        assert (around.status["phase"], around.world.rayclusters()) == ("Suspended", ())
+        assert (around.status["phase"], around.observed.rayclusters()) == ("Suspended", ())
 
 
 def test_the_old_place_of_suspend_is_refused_with_the_new_one():

@@ -209,7 +209,7 @@ def test_requests_are_counted_by_what_they_do_to_what(shown, method, where, cont
 def test_no_label_is_taken_from_what_users_write_but_namespace_and_name(shown):
     job = Surroundings().to_running()
     job.runs()
-    dead = job.world.driver.status.engines[0].model_copy(update={"state": EngineState.DEAD})
+    dead = job.observed.driver.status.engines[0].model_copy(update={"state": EngineState.DEAD})
     assert dead.last_error
     put(shown, job)
     families = text_string_to_metric_families(shown.metrics.text().decode())

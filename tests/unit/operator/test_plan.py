@@ -38,12 +38,12 @@ def test_a_bad_manifest_is_a_condition_that_names_the_field():
     assert around.condition("Admitted")["reason"] == "BadManifest"
     assert "spec.training.steps" in around.condition("Admitted")["message"]
     assert around.condition("Stalled")["status"] == "True"
-    assert around.world.children == ()
+    assert around.observed.children == ()
 
 
 def test_a_job_without_any_image_is_not_admitted():
     around = Surroundings()
-    around.world = replace(around.world, defaults=Defaults(storage=around.world.defaults.storage))
+    around.defaults = Defaults(storage=around.defaults.storage)
     around.step()
     assert around.condition("Admitted")["reason"] == "NoImage"
 
@@ -61,13 +61,13 @@ def test_a_manifest_that_is_mended_is_admitted():
     around.step()
     assert around.condition("Admitted")["status"] == "True"
     assert around.condition("Stalled")["status"] == "False"
-    assert around.world.rayclusters()
+    assert around.observed.rayclusters()
 
 
 def test_a_child_that_somebody_changed_is_applied_again():
     around = Surroundings()
     around.step()
-    cluster = around.world.rayclusters()[0]
+    cluster = around.observed.rayclusters()[0]
     cluster["spec"]["workerGroupSpecs"][0]["replicas"] = 7
     assert kinds(around.plan().apply) == ["RayCluster"]
 
@@ -92,7 +92,7 @@ def test_what_is_being_deleted_is_not_deleted_again():
 def test_a_child_that_is_being_deleted_is_not_applied():
     around = Surroundings()
     around.step()
-    (service,) = (child for child in around.world.children if child["kind"] == "Service")
+    (service,) = (child for child in around.observed.children if child["kind"] == "Service")
     service["metadata"]["deletionTimestamp"] = "2026-11-21T00:00:00Z"
     service["spec"]["selector"] = {}
     assert around.plan().apply == ()
@@ -101,14 +101,14 @@ def test_a_child_that_is_being_deleted_is_not_applied():
 @pytest.mark.parametrize("field", ["labels", "ownerReferences"])
 def test_a_label_or_owner_that_somebody_removed_is_applied_again(field):
     around = Surroundings().to_running()
-    del around.world.rayclusters()[0]["metadata"][field]
+    del around.observed.rayclusters()[0]["metadata"][field]
     assert kinds(around.plan().apply) == ["RayCluster"]
 
 
 def test_a_child_that_somebody_added_to_is_left_alone():
     around = Surroundings()
     around.step()
-    around.world.rayclusters()[0]["spec"]["suspend"] = True
+    around.observed.rayclusters()[0]["spec"]["suspend"] = True
     assert around.plan().apply == ()
 
 
@@ -147,8 +147,8 @@ def test_a_head_alone_is_not_enough_for_a_driver():
     around = Surroundings()
     around.step()
     around.pods_ready()
-    workers_down = tuple(replace(pod, is_ready=pod.is_head) for pod in around.world.pods)
-    around.world = replace(around.world, pods=workers_down)
+    workers_down = tuple(replace(pod, is_ready=pod.is_head) for pod in around.observed.pods)
+    around.observed = replace(around.observed, pods=workers_down)
     around.step()
     around.ray_answers()
     around.step()
@@ -159,7 +159,9 @@ def test_waiting_names_the_first_pod_in_trouble():
     around = Surroundings()
     around.step()
     stage = PodStage(Stage.SCHEDULING, NOW - 60, "0/2 nodes: no gpu")
-    around.world = replace(around.world, pods=(Pod("sums-7f3a1-1-x", "sums-7f3a1-1", False, False, False, stage),))
+    around.observed = replace(
+        around.observed, pods=(Pod("sums-7f3a1-1-x", "sums-7f3a1-1", False, False, False, stage),)
+    )
     around.step()
     assert around.condition("ClusterReady")["message"] == (
         "0 of 3 pods are ready; sums-7f3a1-1-x: 0/2 nodes: no gpu (since 2027-01-15 07:59:00 UTC)"
@@ -169,7 +171,7 @@ def test_waiting_names_the_first_pod_in_trouble():
 def test_waiting_says_why_kuberay_cannot_make_a_pod():
     here = Surroundings()
     here.step()
-    (cluster,) = here.world.rayclusters()
+    (cluster,) = here.observed.rayclusters()
     message = (
         'FailedCreateHeadPod\npods "sums-7f3a1-1-head-x2c4v" is forbidden: violates PodSecurity "restricted:latest"'
     )
@@ -182,7 +184,7 @@ def test_waiting_says_why_kuberay_cannot_make_a_pod():
 
 def test_waiting_says_which_child_the_api_server_does_not_take():
     here = Surroundings()
-    here.world = replace(here.world, refused="RayCluster sums-7f3a1-1: 422 spec.volumes is wrong")
+    here.observed = replace(here.observed, refused="RayCluster sums-7f3a1-1: 422 spec.volumes is wrong")
     here.step()
     assert "RayCluster sums-7f3a1-1: 422" in here.condition("ClusterReady")["message"]
 
@@ -239,7 +241,7 @@ def test_failures_are_warnings():
 def test_an_operator_that_begins_says_nothing_of_a_driver_before_it_has_looked():
     here = Surroundings().to_running()
     before = here.status
-    here.world = replace(here.world, driver=None)
+    here.observed = replace(here.observed, driver=None)
     here.step()
     here.step()
     here.driver(state=DriverState.RUNNING, status=None)
@@ -252,7 +254,7 @@ def test_an_operator_that_begins_says_nothing_of_a_driver_before_it_has_looked()
 
 def test_a_driver_that_a_new_operator_does_not_find_is_unreachable():
     here = Surroundings().to_running()
-    here.world = replace(here.world, driver=None)
+    here.observed = replace(here.observed, driver=None)
     requeue_after_s = here.step().requeue_after_s
     assert requeue_after_s is not None
     assert requeue_after_s <= SILENT_S
@@ -334,11 +336,11 @@ def test_a_job_that_has_ended_keeps_no_child_once_its_pods_are_gone(exit_code):
     around = Surroundings().to_running()
     around.ends(exit_code)
     around.step()
-    pods = around.world.pods
+    pods = around.observed.pods
     around.deletions_done()
-    around.world = replace(around.world, pods=pods)
+    around.observed = replace(around.observed, pods=pods)
     assert deleted(around) == [], "the NetworkPolicy stays as long as the pods"
-    around.world = replace(around.world, pods=())
+    around.observed = replace(around.observed, pods=())
     assert deleted(around) == [
         ("Secret", "sums-7f3a1"),
         ("Secret", "sums-7f3a1-key"),
@@ -349,7 +351,7 @@ def test_a_job_that_has_ended_keeps_no_child_once_its_pods_are_gone(exit_code):
     around.step()
     assert deleted(around) == []
     around.deletions_done()
-    assert around.world.children == ()
+    assert around.observed.children == ()
     assert around.plan().is_empty
 
 
@@ -358,7 +360,7 @@ def test_a_refused_job_that_has_ended_keeps_no_child_either():
     around.ends(Exit.OK)
     around.step()
     around.deletions_done()
-    around.world = replace(around.world, pods=())
+    around.observed = replace(around.observed, pods=())
     around.edit(training={"steps": 0})
     assert [kind for kind, _ in deleted(around)] == ["Secret", "Secret", "Service", "NetworkPolicy"]
 
@@ -370,5 +372,5 @@ def test_a_suspended_job_keeps_its_secret_and_its_service():
     around.ends(Exit.PREEMPTED)
     around.step()
     around.deletions_done()
-    around.world = replace(around.world, pods=())
+    around.observed = replace(around.observed, pods=())
     assert deleted(around) == []

@@ -53,8 +53,8 @@ def happen(around: Surroundings, what: str, how: object) -> None:
             around.deletions_done()
         case "answers", _:
             around.ray_answers()
-        case "runs", (states, step, checkpoint) if around.world.driver and around.world.driver.state in ALIVE:
-            known = around.world.driver.status
+        case "runs", (states, step, checkpoint) if around.observed.driver and around.observed.driver.state in ALIVE:
+            known = around.observed.driver.status
             engines = {"engines": known.engines, "scale": known.scale} if known else {}
             around.runs(running(*states, step=step, checkpoint=checkpoint or None, **engines))
         case "scale", engines:
@@ -63,21 +63,22 @@ def happen(around: Surroundings, what: str, how: object) -> None:
             around.driver_scales()
         case "ends", code:
             around.ends(code)
-        case "stopped", _ if around.world.driver and around.world.driver.is_stopping:
+        case "stopped", _ if around.observed.driver and around.observed.driver.is_stopping:
             around.driver(state=DriverState.STOPPED)
         case "forgotten", _:
             around.driver(state=DriverState.ABSENT, status=None)
         case "unreachable", _:
             around.driver(state=DriverState.UNKNOWN)
         case "cluster lost", _:
-            kept = tuple(c for c in around.world.children if c["kind"] != "RayCluster")
-            around.world = replace(around.world, children=kept, pods=())
+            kept = tuple(c for c in around.observed.children if c["kind"] != "RayCluster")
+            around.observed = replace(around.observed, children=kept, pods=())
         case "operator restarts", _:
-            around.world = replace(around.world, driver=None, progress_due_at=0.0)
+            around.observed = replace(around.observed, driver=None)
+            around.pace = replace(around.pace, progress_due_at=0.0)
         case "suspend", wanted:
             around.edit(suspend=wanted)
         case "turn", found:
-            around.world = replace(around.world, turn=found)
+            around.turn = found
         case "deadline", limit_s:
             around.edit(scheduling={"activeDeadlineSeconds": limit_s})
         case "ttl", ttl_s:
@@ -133,7 +134,7 @@ def test_attempts_are_numbered_without_gaps_and_only_the_newest_is_open(warm_up,
 @settings(max_examples=100)
 def test_there_is_never_a_second_raycluster_while_a_first_one_is_there(warm_up, history):
     around = lived(warm_up, history)
-    assert len(around.world.rayclusters()) <= 1
+    assert len(around.observed.rayclusters()) <= 1
 
 
 SCALES = st.lists(
@@ -178,7 +179,7 @@ def test_whatever_happens_all_pods_of_a_job_that_has_ended_are_freed(warm_up, hi
     around.ends(Exit.DIVERGED)
     around.step()
     ended = "completionTime" in around.status
-    assert not ended or all("deletionTimestamp" in cluster["metadata"] for cluster in around.world.rayclusters())
+    assert not ended or all("deletionTimestamp" in cluster["metadata"] for cluster in around.observed.rayclusters())
 
 
 @given(WARM_UP, HISTORIES, st.integers(0, 3000))

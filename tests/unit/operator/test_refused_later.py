@@ -44,7 +44,7 @@ def test_its_pods_are_freed_when_it_ends(sections: dict):
     around.ends(0)
     around.step()
     assert around.status["phase"] == "Succeeded"
-    assert all("deletionTimestamp" in cluster["metadata"] for cluster in around.world.rayclusters())
+    assert all("deletionTimestamp" in cluster["metadata"] for cluster in around.observed.rayclusters())
 
 
 @REFUSALS
@@ -74,7 +74,7 @@ def test_pods_are_not_changed_by_a_manifest_that_is_read_in_part():
     assert around.status["attempt"] == 1
     assert around.status["attempts"][0]["exitCode"] == Exit.LOST_PEER
     assert around.status["phase"] == "Invalid"
-    assert all("deletionTimestamp" in cluster["metadata"] for cluster in around.world.rayclusters())
+    assert all("deletionTimestamp" in cluster["metadata"] for cluster in around.observed.rayclusters())
     around.deletions_done()
     assert around.plan().is_empty
 
@@ -99,7 +99,7 @@ def test_a_job_whose_manifest_cannot_be_read_at_all_is_left_alone():
     assert around.condition("Admitted")["reason"] == "BadManifest"
     assert around.condition("Training")["status"] == "True"
     assert around.status["phase"] == "Training"
-    assert all("deletionTimestamp" not in cluster["metadata"] for cluster in around.world.rayclusters())
+    assert all("deletionTimestamp" not in cluster["metadata"] for cluster in around.observed.rayclusters())
     assert around.plan().is_empty
 
 
@@ -107,9 +107,9 @@ def test_an_ended_job_whose_manifest_cannot_be_read_at_all_is_freed():
     around = Surroundings().to_running()
     around.driver(state=DriverState.SUCCEEDED, exit_code=0)
     around.step()
-    left = around.world.rayclusters()[0]
+    left = around.observed.rayclusters()[0]
     left["metadata"].pop("deletionTimestamp")
-    around.world = replace(around.world, children=(left,))
+    around.observed = replace(around.observed, children=(left,))
     unreadable(around)
     todo = around.plan()
     assert [target.name for target in todo.delete] == [left["metadata"]["name"]]

@@ -13,7 +13,7 @@ ENGINE = EngineStatus(name="engine-2", state=EngineState.STARTING, since=1.0)
 
 def group(around: Surroundings) -> Manifest:
     """Return the worker group of the engines."""
-    (cluster,) = around.world.rayclusters()
+    (cluster,) = around.observed.rayclusters()
     return next(group for group in cluster["spec"]["workerGroupSpecs"] if group["groupName"] == "rollout")
 
 
@@ -54,7 +54,7 @@ def test_pods_go_when_the_driver_has_let_go_of_them():
     assert group(around)["scaleStrategy"] == {"workersToDelete": ["sums-7f3a1-1-rollout-0", "sums-7f3a1-1-rollout-2"]}
     settle(around)
     assert group(around)["scaleStrategy"] == {"workersToDelete": []}
-    assert [pod.name for pod in around.world.pods if pod.group == "rollout"] == ["sums-7f3a1-1-rollout-1"]
+    assert [pod.name for pod in around.observed.pods if pod.group == "rollout"] == ["sums-7f3a1-1-rollout-1"]
     assert around.torn == []
 
 
@@ -89,7 +89,7 @@ def test_pods_that_never_came_are_the_first_to_go():
     around.scale(2)
     around.step()
     settle(around)
-    assert [pod.name for pod in around.world.pods if pod.group == "rollout"] == ["sums-7f3a1-1-rollout-0"]
+    assert [pod.name for pod in around.observed.pods if pod.group == "rollout"] == ["sums-7f3a1-1-rollout-0"]
 
 
 def test_before_a_driver_runs_the_pod_that_is_not_ready_goes():

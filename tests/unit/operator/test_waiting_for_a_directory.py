@@ -9,7 +9,7 @@ from rljob_operator.plan import LOOK_AGAIN_S
 from rljob_operator.queueing.ledger import IDLE
 from rljob_operator.world.queue_decision import Standing, Turn
 from rljob_operator.world.run_claims import RunIndex, claim_of
-from rljob_operator.world.world import Storage, World
+from rljob_operator.world.world import Storage
 from support.operator.operator_world import DEFAULTS, Surroundings, raw_job
 
 SHARED = Storage({"persistentVolumeClaim": {"claimName": "runs"}})
@@ -18,14 +18,14 @@ FIRST_UID = "11111111-0000-4000-8000-000000000000"
 
 def pair() -> tuple[Surroundings, Surroundings]:
     """Return a job that trains, and another one that names its directory."""
-    raw, world = raw_job("first"), World(token="a token", defaults=replace(DEFAULTS, storage=SHARED))
-    first = Surroundings({**raw, "metadata": {**raw["metadata"], "uid": FIRST_UID}}, world).to_running()
-    return first, Surroundings(raw_job("second", checkpoint={"directory": first.status["directory"]}), world)
+    raw, defaults = raw_job("first"), replace(DEFAULTS, storage=SHARED)
+    first = Surroundings({**raw, "metadata": {**raw["metadata"], "uid": FIRST_UID}}, defaults).to_running()
+    return first, Surroundings(raw_job("second", checkpoint={"directory": first.status["directory"]}), defaults)
 
 
 def sees(second: Surroundings, first: Surroundings) -> None:
     claim = claim_of(first.raw)
-    second.world = replace(second.world, runs={claim.place: {claim.uid: claim}} if claim else {})
+    second.observed = replace(second.observed, runs={claim.place: {claim.uid: claim}} if claim else {})
 
 
 def failed(around: Surroundings) -> None:
@@ -39,7 +39,7 @@ def test_it_gets_nothing_and_says_who_has_the_directory():
     first, second = pair()
     sees(second, first)
     todo = second.step()
-    assert second.world.children == ()
+    assert second.observed.children == ()
     assert second.status["phase"] == "Queued"
     assert second.status.get("attempts", []) == []
     assert second.condition("Ready")["reason"] == "DirectoryInUse"
@@ -52,7 +52,7 @@ def test_it_gets_nothing_and_says_who_has_the_directory():
 def test_it_holds_no_room_in_the_queue_meanwhile():
     first, second = pair()
     sees(second, first)
-    second.world = replace(second.world, turn=IDLE)
+    second.turn = IDLE
     second.step()
     assert second.condition("QuotaReserved")["reason"] == "DirectoryInUse"
     assert second.condition("Ready")["reason"] == "DirectoryInUse"
@@ -61,9 +61,9 @@ def test_it_holds_no_room_in_the_queue_meanwhile():
 
 def test_it_does_not_wait_for_a_job_that_never_fits():
     _, second = pair()
-    big = Surroundings(raw_job("big", checkpoint={"directory": "/rljob/ml/first"}), second.world)
+    big = Surroundings(raw_job("big", checkpoint={"directory": "/rljob/ml/first"}), second.defaults)
     big.raw["metadata"]["uid"] = FIRST_UID
-    big.world = replace(big.world, turn=Turn(Standing.NEVER, "needs 64 GPUs"))
+    big.turn = Turn(Standing.NEVER, "needs 64 GPUs")
     big.step()
     sees(second, big)
     second.step()
@@ -122,15 +122,15 @@ def test_a_job_that_has_begun_never_waits_for_one_that_has_begun_too():
 )
 def test_it_waits_for_a_run_inside_of_its_directory_or_around_it(held: str, wanted: str):
     raw = raw_job("first", checkpoint={"directory": held})
-    world = World(token="a token", defaults=replace(DEFAULTS, storage=SHARED))
-    first = Surroundings({**raw, "metadata": {**raw["metadata"], "uid": FIRST_UID}}, world).to_running()
-    second = Surroundings(raw_job("second", checkpoint={"directory": wanted}), world)
+    defaults = replace(DEFAULTS, storage=SHARED)
+    first = Surroundings({**raw, "metadata": {**raw["metadata"], "uid": FIRST_UID}}, defaults).to_running()
+    second = Surroundings(raw_job("second", checkpoint={"directory": wanted}), defaults)
     index, claim = RunIndex(), claim_of(first.raw)
     assert claim is not None
     index.put(claim)
-    second.world = replace(second.world, runs=index.runs)
+    second.observed = replace(second.observed, runs=index.runs)
     second.step()
-    assert second.world.children == ()
+    assert second.observed.children == ()
     assert second.condition("Ready")["reason"] == "DirectoryInUse"
     index.remove(claim.uid)
     second.step()

@@ -1,6 +1,5 @@
 """`rljob top --queues`, and what `rljob why` says of a job in the queue."""
 
-from dataclasses import replace
 from datetime import timedelta
 
 from rljob_api.status import AttemptStatus, JobProgress, Phase, Queue, Status
@@ -21,7 +20,7 @@ def seen(name: str, turn: Turn, namespace: str = "ml", **status: object) -> Job:
     """Return a job whose status shows this turn."""
     around = Surroundings(raw_job(name))
     around.raw["metadata"] |= {"creationTimestamp": AT, "namespace": namespace}
-    around.world = replace(around.world, turn=turn)
+    around.turn = turn
     around.step()
     written = Status.model_validate(around.status)
     assert written.queue is not None
@@ -95,7 +94,7 @@ def test_without_jobs_nobody_holds_and_nobody_waits():
 def test_why_names_the_queue_with_the_position():
     job = seen("a", Turn(Standing.QUEUED, TEXT, 2))
     around = Surroundings(raw_job("a"))
-    around.world = replace(around.world, turn=Turn(Standing.QUEUED, TEXT, 2))
+    around.turn = Turn(Standing.QUEUED, TEXT, 2)
     around.step()
     found = why(job, Seen({**around.raw, "metadata": {**around.raw["metadata"], "creationTimestamp": AT}}), UNIX_NOW)
     assert job.status.phase is Phase.QUEUED

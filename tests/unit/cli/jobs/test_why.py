@@ -25,7 +25,7 @@ def waiting_job(**quota: str) -> tuple[Job, Seen]:
     around.step()
     raw = {**around.raw, "metadata": {**around.raw["metadata"], "creationTimestamp": AT}}
     quotas = [{"metadata": {"name": "team-a", "namespace": "ml"}, "spec": {"hard": quota}}] if quota else []
-    return job_of(raw), Seen(raw, around.world.rayclusters(), quotas=quotas, limits=[])
+    return job_of(raw), Seen(raw, around.observed.rayclusters(), quotas=quotas, limits=[])
 
 
 def pod(name: str, **status: Any) -> Manifest:
@@ -100,7 +100,7 @@ def test_a_job_that_trains_is_explained_by_its_condition():
     around.step()
     raw = {**around.raw, "metadata": {**around.raw["metadata"], "creationTimestamp": AT}}
     job = job_of(raw)
-    found = why(job, Seen(raw, around.world.rayclusters(), pods=[pod("a", phase="Succeeded")]), NOW)
+    found = why(job, Seen(raw, around.observed.rayclusters(), pods=[pod("a", phase="Succeeded")]), NOW)
     assert (found.blocker, found.sentence) == (Phase.TRAINING, job.condition(ConditionType.TRAINING).message)
 
 

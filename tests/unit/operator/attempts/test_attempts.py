@@ -50,7 +50,7 @@ def test_the_second_failure_without_a_checkpoint_gets_a_new_cluster(around):
     around.step()
     fail(around)
     assert numbers(around)[-1] == (3, "sums-7f3a1-3")
-    assert [cluster["metadata"]["name"] for cluster in around.world.rayclusters()] == ["sums-7f3a1-3"]
+    assert [cluster["metadata"]["name"] for cluster in around.observed.rayclusters()] == ["sums-7f3a1-3"]
     assert [step["action"] for step in around.status["recovery"]] == ["RestartDriver", "ReplaceCluster"]
 
 
@@ -100,7 +100,7 @@ def test_a_finished_driver_is_success(around):
     assert around.condition("Succeeded")["status"] == "True"
     assert around.condition("Ready")["status"] == "True"
     assert [target.kind for target in around.plan().delete] == []
-    assert all("deletionTimestamp" in cluster["metadata"] for cluster in around.world.rayclusters())
+    assert all("deletionTimestamp" in cluster["metadata"] for cluster in around.observed.rayclusters())
 
 
 def test_a_driver_that_was_preempted_by_its_node_does_not_count_as_a_failure_of_the_run(around):
@@ -138,21 +138,17 @@ def test_a_lost_raycluster_gets_a_successor(around):
     around._mark_deleted("RayCluster", "sums-7f3a1-1")
     around.step()
     assert numbers(around)[-1] == (2, "sums-7f3a1-2")
-    assert [c["metadata"]["name"] for c in around.world.rayclusters()] == ["sums-7f3a1-1"]
+    assert [c["metadata"]["name"] for c in around.observed.rayclusters()] == ["sums-7f3a1-1"]
 
 
 def test_a_successor_waits_until_the_last_pod_is_gone(around):
     around._mark_deleted("RayCluster", "sums-7f3a1-1")
     around.step()
-    around.world = type(around.world)(**{**_fields(around.world), "children": ()})
+    around.observed = replace(around.observed, children=())
     assert around.plan().apply == ()
     assert "sums-7f3a1-1-rollout-0" in around.step().status.conditions[1].message
     around.deletions_done()
     assert [child["kind"] for child in around.plan().apply][-1] == "RayCluster"
-
-
-def _fields(world: object) -> dict:
-    return {name: getattr(world, name) for name in world.__slots__}
 
 
 def test_a_driver_without_a_sign_of_life_is_ended(around):
@@ -244,7 +240,7 @@ def test_resuming_begins_another_attempt_on_a_new_cluster(around):
 def test_a_job_that_is_born_suspended_gets_nothing():
     around = Surroundings(raw_job(suspend=True))
     around.step()
-    assert around.world.children == ()
+    assert around.observed.children == ()
     assert around.status["phase"] == "Suspended"
 
 
@@ -269,7 +265,7 @@ def test_a_suspended_driver_gets_30_seconds_to_answer_before_it_is_stopped():
 def test_an_operator_that_restarts_during_a_suspension_lets_the_driver_save(around):
     around.edit(suspend=True)
     around.now += 3600
-    around.world = replace(around.world, driver=None)
+    around.observed = replace(around.observed, driver=None)
     around.step()
     around.driver(state=DriverState.RUNNING, status=None)
     around.now += 29
@@ -297,9 +293,9 @@ def test_a_finished_job_is_deleted_when_its_time_is_over():
 def test_attempts_survive_an_operator_that_forgets_everything_else(around):
     fail(around)
     before = around.status
-    around.world = type(around.world)(
-        **{**_fields(around.world), "driver": None, "progress_due_at": 0.0, "token": "another"}
-    )
+    around.observed = replace(around.observed, driver=None)
+    around.pace = replace(around.pace, progress_due_at=0.0)
+    around.token = replace(around.token, text="another")
     around.step()
     around.ray_answers()
     around.step()

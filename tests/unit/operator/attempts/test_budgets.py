@@ -18,7 +18,7 @@ def test_the_budget_ends_the_job():
     around.deletions_done()
     assert around.condition("Failed")["reason"] == "BudgetExhausted"
     assert around.status["phase"] == "Failed"
-    assert around.world.rayclusters() == ()
+    assert around.observed.rayclusters() == ()
 
 
 def preempt(around: Surroundings, times: int, *, steps: int) -> None:

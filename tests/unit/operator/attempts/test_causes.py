@@ -23,8 +23,8 @@ def cause(around: Surroundings) -> str:
 
 
 def change_a_pod(around: Surroundings, **changes: object) -> None:
-    first, *others = around.world.pods
-    around.world = replace(around.world, pods=(replace(first, **changes), *others))
+    first, *others = around.observed.pods
+    around.observed = replace(around.observed, pods=(replace(first, **changes), *others))
 
 
 @pytest.mark.parametrize("code", [Exit.FAILED, Exit.STALLED, Exit.IN_USE, -9])

@@ -60,8 +60,8 @@ def test_without_the_line_the_end_of_the_output_is_read(around):
 
 def test_what_kubernetes_says_of_a_pod_is_read(around):
     trouble = "2026-03-04T10:00:00Z pod sums-head container ray terminated reason: OOMKilled exit code 137: "
-    first, *others = around.world.pods
-    around.world = replace(around.world, pods=(replace(first, trouble=(trouble,)), *others))
+    first, *others = around.observed.pods
+    around.observed = replace(around.observed, pods=(replace(first, trouble=(trouble,)), *others))
     failure = ended(around, code=Exit.LOST_PEER)
     assert failure is not None and failure["code"] == "PodOutOfMemory"
     assert failure["evidence"] == f"pods: {trouble.strip()}"
@@ -69,7 +69,7 @@ def test_what_kubernetes_says_of_a_pod_is_read(around):
 
 def test_events_of_a_pod_are_read(around):
     event = PodEvent("FailedMount", 'MountVolume.SetUp failed for volume "data": no such claim', 0.0)
-    around.world = replace(around.world, pod_events={"sums-head": (event,)})
+    around.observed = replace(around.observed, pod_events={"sums-head": (event,)})
     failure = ended(around, code=Exit.LOST_PEER)
     assert failure is not None and "FailedMount" in failure["evidence"]
 
@@ -103,8 +103,8 @@ def test_a_driver_that_the_kernel_killed_is_named(around):
 
 
 def test_a_raycluster_that_somebody_deleted_is_named(around):
-    kept = tuple(child for child in around.world.children if child["kind"] != "RayCluster")
-    around.world = replace(around.world, children=kept)
+    kept = tuple(child for child in around.observed.children if child["kind"] != "RayCluster")
+    around.observed = replace(around.observed, children=kept)
     around.step()
     assert around.status["attempts"][0]["failure"]["code"] == "RayNodeDied"
 
@@ -151,5 +151,5 @@ def test_a_job_may_forbid_it():
 
 def test_a_driver_never_reads_whether_it_may():
     around = Surroundings(raw_job(recovery={"adjustMemory": False}, runtime={"device": "Gpu"})).to_running()
-    (config,) = [child for child in around.world.children if child["kind"] == "ConfigMap"]
+    (config,) = [child for child in around.observed.children if child["kind"] == "ConfigMap"]
     assert "adjustMemory" not in config["data"]["manifest.yaml"]

@@ -34,7 +34,7 @@ def verdict(around: Surroundings) -> int | None:
 
 
 def is_cluster_deleted(around: Surroundings) -> bool:
-    return any("deletionTimestamp" in cluster["metadata"] for cluster in around.world.rayclusters())
+    return any("deletionTimestamp" in cluster["metadata"] for cluster in around.observed.rayclusters())
 
 
 @pytest.mark.parametrize("state", [DriverState.RUNNING, DriverState.UNKNOWN], ids=["ignores it", "unreachable"])
@@ -127,7 +127,7 @@ def test_no_manifest_and_no_driver_chooses_the_time_that_a_job_of_higher_priorit
     known = running()
     around.runs(known.model_copy(update={"progress": known.progress.model_copy(update={"last_step_seconds": slow})}))
     turn = Turn(Standing.PREEMPTED, "another needs it", preempted_for="ml/urgent")
-    around.world = replace(around.world, turn=turn)
+    around.turn = turn
     around.step()
     wait(around, DEFAULTS.longest_drain_s)
     assert verdict(around) == Exit.PREEMPTED
@@ -154,13 +154,13 @@ def flapped(around: Surroundings, pattern: list[tuple[int, bool]], most_s: float
     while around.now - began <= most_s and not is_cluster_deleted(around):
         for pause_s, answers in pattern:
             around.now += pause_s
-            driver = around.world.driver
+            driver = around.observed.driver
             if driver is None:
                 break
             known = after_no_answer(driver, answered_at, around.now)
             if answers:
                 known, answered_at = after_answer(known, RayAnswer(DriverState.RUNNING), around.now), around.now
-            around.world = replace(around.world, driver=replace(known, is_stopping=False))
+            around.observed = replace(around.observed, driver=replace(known, is_stopping=False))
             around.step()
     return around.now - began
 
@@ -200,8 +200,8 @@ def test_a_healthy_run_survives_an_hour_without_any_answer(around):
     around.driver(state=DriverState.UNKNOWN, turned_at=around.now)
     around.now += 3600
     around.step()
-    around.world = replace(
-        around.world, driver=after_answer(around.world.driver, RayAnswer(DriverState.RUNNING), around.now)
+    around.observed = replace(
+        around.observed, driver=after_answer(around.observed.driver, RayAnswer(DriverState.RUNNING), around.now)
     )
     around.step()
     assert verdict(around) is None
@@ -212,7 +212,7 @@ def test_a_new_operator_looks_before_it_deletes(around):
     around.now += 61
     around.step()
     around.now += STOP_S
-    around.world = replace(around.world, driver=None)
+    around.observed = replace(around.observed, driver=None)
     around.step()
     wait(around, 29)
     assert not is_cluster_deleted(around)
@@ -252,8 +252,8 @@ def test_no_pod_takes_longer_to_end_than_the_cluster_allows(how):
 
 
 def test_a_head_on_a_lost_node_ends_its_attempt_and_does_not_hold_up_the_next_one(around):
-    lost = tuple(replace(pod, is_deleting=True, gone_by=around.now, is_ready=False) for pod in around.world.pods)
-    around.world = replace(around.world, pods=lost)
+    lost = tuple(replace(pod, is_deleting=True, gone_by=around.now, is_ready=False) for pod in around.observed.pods)
+    around.observed = replace(around.observed, pods=lost)
     around.driver(state=DriverState.UNKNOWN, turned_at=around.now)
     around.now += 299
     around.step()
@@ -261,17 +261,17 @@ def test_a_head_on_a_lost_node_ends_its_attempt_and_does_not_hold_up_the_next_on
     around.now += 2
     around.step()
     assert around.status["attempts"][0]["cause"] == "Infrastructure"
-    left = tuple(cluster for cluster in around.world.children if "deletionTimestamp" not in cluster["metadata"])
-    around.world = replace(around.world, children=left)
+    left = tuple(cluster for cluster in around.observed.children if "deletionTimestamp" not in cluster["metadata"])
+    around.observed = replace(around.observed, children=left)
     around.step()
-    assert [cluster["metadata"]["name"] for cluster in around.world.rayclusters()] == ["sums-7f3a1-2"]
+    assert [cluster["metadata"]["name"] for cluster in around.observed.rayclusters()] == ["sums-7f3a1-2"]
 
 
 @pytest.mark.parametrize(("has_head", "attempts"), [(True, 1), (False, 2)])
 def test_silence_ends_a_run_only_if_the_api_server_shows_no_ready_head(around, has_head, attempts):
     if not has_head:
-        seen = tuple(replace(pod, is_ready=pod.is_ready and not pod.is_head) for pod in around.world.pods)
-        around.world = replace(around.world, pods=seen)
+        seen = tuple(replace(pod, is_ready=pod.is_ready and not pod.is_head) for pod in around.observed.pods)
+        around.observed = replace(around.observed, pods=seen)
     around.driver(state=DriverState.UNKNOWN, turned_at=around.now)
     around.now += 900
     around.step()
@@ -294,6 +294,6 @@ def test_the_back_off_of_an_engine_counts_on_the_clock_of_its_driver(around, ahe
 )
 def test_service_and_network_policy_are_made_again_also_after_an_edit(around, section):
     around.edit(**section)
-    kept = tuple(child for child in around.world.children if child["kind"] not in ("Service", "NetworkPolicy"))
-    around.world = replace(around.world, children=kept)
+    kept = tuple(child for child in around.observed.children if child["kind"] not in ("Service", "NetworkPolicy"))
+    around.observed = replace(around.observed, children=kept)
     assert [wanted["kind"] for wanted in around.plan().apply][:2] == ["Service", "NetworkPolicy"]

@@ -25,7 +25,7 @@ def test_a_preempted_driver_goes_on_from_its_checkpoint_on_a_new_cluster(around)
     around.step()
     assert numbers(around) == [(1, "sums-7f3a1-1"), (2, "sums-7f3a1-2")]
     assert [attempt["checkpointStep"] for attempt in around.status["attempts"]] == [6, 6]
-    assert [cluster["metadata"]["name"] for cluster in around.world.rayclusters()] == ["sums-7f3a1-2"]
+    assert [cluster["metadata"]["name"] for cluster in around.observed.rayclusters()] == ["sums-7f3a1-2"]
 
 
 @pytest.mark.parametrize(

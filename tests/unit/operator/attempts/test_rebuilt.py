@@ -31,7 +31,7 @@ def in_attempt(number: int) -> Surroundings:
 def without_status(around: Surroundings) -> Surroundings:
     """The status is lost, and the operator was restarted."""
     around.raw["status"] = {"observedGeneration": -1}
-    around.world = replace(around.world, driver=None)
+    around.observed = replace(around.observed, driver=None)
     return around
 
 
@@ -78,7 +78,7 @@ def test_a_job_that_is_being_suspended_still_saves():
     around.edit(suspend=True)
     without_status(around).step()
     around.step()
-    assert all("deletionTimestamp" not in cluster["metadata"] for cluster in around.world.rayclusters())
+    assert all("deletionTimestamp" not in cluster["metadata"] for cluster in around.observed.rayclusters())
     around.ray_answers()
     around.runs()
     assert around.plan().orders.drain
@@ -86,9 +86,9 @@ def test_a_job_that_is_being_suspended_still_saves():
 
 def test_of_two_clusters_the_newer_one_is_kept():
     around = in_attempt(1)
-    (old,) = around.world.rayclusters()
+    (old,) = around.observed.rayclusters()
     newer = {**old, "metadata": {**old["metadata"], "name": "sums-7f3a1-10", "uid": "newer"}}
-    around.world = replace(around.world, children=(*around.world.children, newer))
+    around.observed = replace(around.observed, children=(*around.observed.children, newer))
     todo = without_status(around).plan()
     assert [target.name for target in todo.delete if target.kind == "RayCluster"] == ["sums-7f3a1-1"]
     assert todo.status.attempt == 10

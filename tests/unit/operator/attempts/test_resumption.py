@@ -30,7 +30,7 @@ def test_a_failed_job_is_resumed_by_a_higher_number():
     assert around.status["attempt"] == 2
     assert "completionTime" not in around.status
     assert around.condition("Failed")["status"] == "Unknown"
-    assert [cluster["metadata"]["name"] for cluster in around.world.rayclusters()] == ["sums-7f3a1-2"]
+    assert [cluster["metadata"]["name"] for cluster in around.observed.rayclusters()] == ["sums-7f3a1-2"]
     assert "Resumed" in {event.reason for event in around.events}
 
 

@@ -415,7 +415,7 @@ def test_a_label_for_a_batch_scheduler_that_changes_is_applied_and_builds_no_new
     around.raw["metadata"]["labels"] = {"kai.scheduler/queue": "research"}
     (applied,) = around.step().apply
     assert (applied["kind"], applied["metadata"]["labels"]["kai.scheduler/queue"]) == ("RayCluster", "research")
-    assert len(around.world.rayclusters()) == 1
+    assert len(around.observed.rayclusters()) == 1
     assert around.plan().is_empty
 
 

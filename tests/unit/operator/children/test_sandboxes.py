@@ -30,13 +30,13 @@ def job(tools=TOOLS, defaults=WITH_SANDBOXES, **sections):
 
 def around_job(defaults: Defaults = WITH_SANDBOXES) -> Surroundings:
     around = Surroundings(raw=raw_job(rollout={"tools": TOOLS}))
-    around.world = replace(around.world, defaults=defaults)
+    around.defaults = defaults
     return around
 
 
 def there(around: Surroundings, kind: str = "Sandbox") -> list[str]:
     """Return the names of the objects of a kind that are not being deleted."""
-    found = [child["metadata"] for child in around.world.children if child["kind"] == kind]
+    found = [child["metadata"] for child in around.observed.children if child["kind"] == kind]
     return sorted(metadata["name"] for metadata in found if "deletionTimestamp" not in metadata)
 
 
@@ -167,7 +167,7 @@ def test_a_job_keeps_what_it_began_with(before, after, kind, names):
     around.step()
     around.tool_pods_ready()
     around.to_running()
-    around.world = replace(around.world, defaults=after)
+    around.defaults = after
     assert around.plan().is_empty
     around.ends(7)
     around.edit(rollout={"tools": {**TOOLS, "memoryMib": 2048}})
@@ -186,7 +186,7 @@ def test_a_job_that_an_older_operator_began_keeps_its_statefulset():
     around.tool_pods_ready()
     around.to_running()
     del around.raw["status"]["resolved"]["toolPodOwner"]
-    around.world = replace(around.world, defaults=WITH_SANDBOXES)
+    around.defaults = WITH_SANDBOXES
     assert around.plan().apply == ()
     assert around.plan().delete == ()
 
@@ -199,7 +199,7 @@ def test_a_job_whose_status_is_lost_keeps_what_its_raycluster_began_with(before,
     around.to_running()
     kept = [there(around), there(around, "StatefulSet")]
     del around.raw["status"]
-    around.world = replace(around.world, defaults=after)
+    around.defaults = after
     around.step()
     around.step()
     assert [there(around), there(around, "StatefulSet")] == kept
@@ -242,7 +242,7 @@ def test_they_go_with_the_raycluster_that_they_belong_to():
         around.deletions_done()
         around.step()
     around.deletions_done()
-    assert around.world.children == ()
+    assert around.observed.children == ()
 
 
 def test_a_suspended_job_has_none():
@@ -257,10 +257,12 @@ def test_a_suspended_job_has_none():
 
 def test_a_deleted_sandbox_is_made_again_when_its_pod_is_gone():
     around = training()
-    left = tuple(each for each in around.world.children if each["metadata"]["name"] != NAMES[1])
-    around.world = replace(around.world, children=left)
+    left = tuple(each for each in around.observed.children if each["metadata"]["name"] != NAMES[1])
+    around.observed = replace(around.observed, children=left)
     assert around.plan().apply == ()
-    around.world = replace(around.world, tool_pods=tuple(pod for pod in around.world.tool_pods if pod.name != NAMES[1]))
+    around.observed = replace(
+        around.observed, tool_pods=tuple(pod for pod in around.observed.tool_pods if pod.name != NAMES[1])
+    )
     assert [each["metadata"]["name"] for each in around.plan().apply] == [NAMES[1]]
 
 
@@ -268,9 +270,9 @@ def with_failed_pod(around: Surroundings, name: str, age_s: float) -> None:
     stage = PodStage(Stage.FAILED, NOW, "The node was low on resource: memory.")
     pods = tuple(
         replace(pod, is_ready=False, stage=stage, created=around.now - age_s) if pod.name == name else pod
-        for pod in around.world.tool_pods
+        for pod in around.observed.tool_pods
     )
-    around.world = replace(around.world, tool_pods=pods)
+    around.observed = replace(around.observed, tool_pods=pods)
 
 
 def test_a_sandbox_whose_pod_was_evicted_is_made_anew():

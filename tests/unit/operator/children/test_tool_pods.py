@@ -190,12 +190,12 @@ def with_tools(**sections) -> Surroundings:
 
 
 def kinds(surroundings: Surroundings) -> list[str]:
-    return [child["kind"] for child in surroundings.world.children]
+    return [child["kind"] for child in surroundings.observed.children]
 
 
 def sets(surroundings: Surroundings) -> list[str]:
     """Return the StatefulSets that nobody deletes."""
-    found = [child["metadata"] for child in surroundings.world.children if child["kind"] == "StatefulSet"]
+    found = [child["metadata"] for child in surroundings.observed.children if child["kind"] == "StatefulSet"]
     return [metadata["name"] for metadata in found if "deletionTimestamp" not in metadata]
 
 
@@ -209,10 +209,10 @@ def test_a_driver_starts_when_the_pods_of_its_tools_are_ready():
     assert job.step().orders.submit is None
     assert job.condition("ClusterReady")["message"].startswith("3 of 6 pods are ready")
     job.tool_pods_ready()
-    of_another = tuple(replace(pod, tools_of="sums-7f3a1-9") for pod in job.world.tool_pods)
-    job.world, ready = replace(job.world, tool_pods=of_another), job.world
+    of_another = tuple(replace(pod, tools_of="sums-7f3a1-9") for pod in job.observed.tool_pods)
+    job.observed, ready = replace(job.observed, tool_pods=of_another), job.observed
     assert job.plan().orders.submit is None
-    job.world = ready
+    job.observed = ready
     assert "RLJOB_TOOL_PODS=" in str(job.step().orders.submit)
     assert job.condition("ClusterReady")["message"] == "6 of 6 pods are ready"
 
@@ -222,9 +222,9 @@ def test_what_a_pod_of_tools_waits_for_is_what_the_job_waits_for():
     job.step()
     job.pods_ready()
     job.tool_pods_ready(ready=False)
-    first, *others = job.world.tool_pods
+    first, *others = job.observed.tool_pods
     stuck = replace(first, stage=PodStage(Stage.IMAGE, NOW, "cannot pull it"))
-    job.world = replace(job.world, tool_pods=(stuck, *others))
+    job.observed = replace(job.observed, tool_pods=(stuck, *others))
     found = job.plan().waiting
     assert found is not None
     assert (found.blocker, found.text.partition(":")[0]) == (Stage.IMAGE, "sums-7f3a1-1-tools-0")
@@ -261,15 +261,15 @@ def test_policies_outlast_the_pods_of_tools():
     job.step()
     job.tool_pods_ready()
     job.to_running()
-    left = job.world.tool_pods
+    left = job.observed.tool_pods
     job.ends(0)
     job.step()
     job.deletions_done()
-    job.world = replace(job.world, tool_pods=left)
+    job.observed = replace(job.observed, tool_pods=left)
     job.step()
     job.deletions_done()
     assert kinds(job).count("NetworkPolicy") == 2
-    job.world = replace(job.world, tool_pods=())
+    job.observed = replace(job.observed, tool_pods=())
     todo = job.step()
     assert [target.kind for target in todo.delete].count("Secret") == 2
 

@@ -112,7 +112,7 @@ def test_a_job_of_another_release_is_left_alone(suspend: bool):
 def test_it_is_taken_over_where_it_stands_when_that_release_is_gone():
     around = Surroundings().to_running()
     belongs_to(OTHER, around)
-    around.world = replace(around.world, is_other_release_gone=True, driver=None)
+    around.observed = replace(around.observed, is_other_release_gone=True, driver=None)
     around.step()
     around.ray_answers()
     around.runs()

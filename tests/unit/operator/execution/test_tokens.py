@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from rljob_operator.attempts.attempt_view import attempt_view
 from rljob_operator.attempts.attempts import advance
 from rljob_operator.attempts.escalation import LOCKED_OUT_S
 from rljob_operator.children.children import secret as secret_of
@@ -281,7 +282,7 @@ def refusing(after_s: float, is_sure: bool = False, **sections: Any) -> Surround
     around.driver(refuses_since=around.now, status=None)
     around.now += after_s
     around.driver(refused_at=around.now)
-    around.world = replace(around.world, is_token_sure=is_sure)
+    around.observed = replace(around.observed, is_token_sure=is_sure)
     return around
 
 
@@ -300,9 +301,11 @@ def test_a_driver_that_refuses_the_token_is_not_stalled_and_says_so():
     around.step()
     assert around.condition("Training")["message"] == "attempt 1: the driver refuses the operator's control token"
     assert len(around.status["attempts"]) == 1
-    long_ago = replace(around.world, driver=replace(around.world.driver, since=NOW - 1e6, beat_at=NOW - 1e6))
-    history = history_of(admitted(around.raw).status)
-    assert advance(history, admitted(around.raw), long_ago, around.now).attempts[-1].verdict is None
+    long_ago = replace(around.observed, driver=replace(around.observed.driver, since=NOW - 1e6, beat_at=NOW - 1e6))
+    job = admitted(around.raw)
+    history = history_of(job.status)
+    attempt = attempt_view(history.attempt, job, long_ago)
+    assert advance(history, attempt, job, None, around.now).attempts[-1].verdict is None
 
 
 def test_a_refusal_of_a_token_that_is_surely_right_ends_no_run():
@@ -311,7 +314,7 @@ def test_a_refusal_of_a_token_that_is_surely_right_ends_no_run():
     around.driver(state=DriverState.UNKNOWN)
     around.step()
     assert len(around.status["attempts"]) == 1
-    assert all("deletionTimestamp" not in cluster["metadata"] for cluster in around.world.rayclusters())
+    assert all("deletionTimestamp" not in cluster["metadata"] for cluster in around.observed.rayclusters())
 
 
 @pytest.mark.parametrize(("keys", "is_sure"), [(b"k", True), (b"n", False)], ids=["known", "lost"])

@@ -28,13 +28,13 @@ CHART = replace(DEFAULTS, settings=GIVEN)
 
 def around(defaults=CHART, **sections: Any) -> Surroundings:
     found = Surroundings(raw_job(**sections))
-    found.world = replace(found.world, defaults=defaults)
+    found.defaults = defaults
     return found
 
 
 def groups(found: Surroundings) -> dict[str, dict[str, Any]]:
     """Return the pod templates of the newest RayCluster by the names of their groups."""
-    spec = found.world.rayclusters()[-1]["spec"]
+    spec = found.observed.rayclusters()[-1]["spec"]
     return {"head": spec["headGroupSpec"]["template"]} | {
         group["groupName"]: group["template"] for group in spec["workerGroupSpecs"]
     }
@@ -83,7 +83,7 @@ def test_they_are_recorded_and_stay_when_the_chart_changes():
     found = around().to_running()
     assert found.status["resolved"]["defaults"] == GIVEN
     before = groups(found)
-    found.world = replace(found.world, defaults=DEFAULTS)
+    found.defaults = DEFAULTS
     assert found.plan().is_empty
     found.edit(scheduling={"nodeSelector": {"pool": "other"}})
     found.ends(5)
@@ -97,7 +97,7 @@ def test_they_are_recorded_and_stay_when_the_chart_changes():
 
 def test_new_ones_reach_no_job_that_began_without_them():
     found = around(DEFAULTS).to_running()
-    found.world = replace(found.world, defaults=CHART)
+    found.defaults = CHART
     assert found.plan().is_empty
 
 

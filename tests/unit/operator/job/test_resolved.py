@@ -19,12 +19,12 @@ OTHER = Defaults(
 
 
 def with_defaults(around: Surroundings, defaults: Defaults) -> Surroundings:
-    around.world = replace(around.world, defaults=defaults)
+    around.defaults = defaults
     return around
 
 
 def pod_specs(around: Surroundings) -> list[dict]:
-    spec = around.world.rayclusters()[-1]["spec"]
+    spec = around.observed.rayclusters()[-1]["spec"]
     return [group["template"]["spec"] for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"])]
 
 
@@ -59,7 +59,7 @@ def test_the_next_attempt_has_the_image_the_volume_and_the_directory_of_the_firs
     around.step()
     around.deletions_done()
     around.step()
-    assert around.world.rayclusters()[-1]["metadata"]["name"] == "sums-7f3a1-2"
+    assert around.observed.rayclusters()[-1]["metadata"]["name"] == "sums-7f3a1-2"
     assert [{**spec, "nodeSelector": None, "volumes": None} for spec in pod_specs(around)] == [
         {**spec, "nodeSelector": None, "volumes": None} for spec in first
     ]
@@ -164,10 +164,10 @@ def test_pods_that_mount_the_whole_volume_of_an_older_operator_stay_as_they_are(
     around.step()
     mount_whole(around)
     around.raw["status"] = {key: each for key, each in around.status.items() if is_known or key != "resolved"}
-    before = copy.deepcopy(around.world.rayclusters())
+    before = copy.deepcopy(around.observed.rayclusters())
     around.step()
     assert around.status["resolved"]["volume"] == {"source": {"emptyDir": {}}, "path": "/rljob"}
-    assert around.world.rayclusters() == before
+    assert around.observed.rayclusters() == before
 
 
 def has_ray_token(around: Surroundings) -> list[bool]:
@@ -192,9 +192,9 @@ def test_a_cluster_of_an_older_operator_gets_no_pods_whose_ray_wants_a_token():
 def test_a_cluster_keeps_the_key_of_its_tokens_and_the_next_one_has_the_key_of_today():
     around = Surroundings().to_running()
     around.step()
-    key_of = lambda: around.world.rayclusters()[0]["metadata"]["annotations"].get(KEY_ANNOTATION)  # noqa: E731
+    key_of = lambda: around.observed.rayclusters()[0]["metadata"]["annotations"].get(KEY_ANNOTATION)  # noqa: E731
     assert key_of() == "key"
-    around.world = replace(around.world, token_key="another key")
+    around.token = replace(around.token, next_key="another key")
     assert around.plan().apply == ()
     around.edit(scheduling={"nodeSelector": {"pool": "other"}})
     around.ends(Exit.PREEMPTED)
@@ -216,7 +216,7 @@ def test_a_suspended_job_of_an_older_operator_never_moves_to_another_directory()
     around.edit(suspend=False)
     around.step()
     assert around.status["directory"] == "/rljob/ml/sums"
-    assert around.world.rayclusters() == ()
+    assert around.observed.rayclusters() == ()
 
 
 def test_an_ended_job_is_not_written_again_for_its_record():
@@ -287,7 +287,7 @@ def test_a_lost_status_finds_the_storage_that_a_job_shares_with_its_data():
     }
     around = Surroundings(raw_job(runtime=data))
     storage = Storage({"persistentVolumeClaim": {"claimName": "runs"}})
-    around.world = replace(around.world, defaults=replace(around.world.defaults, storage=storage))
+    around.defaults = replace(around.defaults, storage=storage)
     around.to_running()
     known = copy.deepcopy(around.status["resolved"])
     around.raw["status"] = {key: each for key, each in around.status.items() if key != "resolved"}
@@ -329,9 +329,9 @@ HOSTILE = ["init container", "owner of tools", "no container", "no head", "lists
 @pytest.mark.parametrize("how", HOSTILE)
 def test_a_raycluster_that_no_operator_has_built_says_nothing(how: str):
     around = Surroundings().to_running()
-    cluster = copy.deepcopy(around.world.rayclusters()[0])
+    cluster = copy.deepcopy(around.observed.rayclusters()[0])
     spoil(cluster, how)
     beside = Surroundings()
-    beside.world = replace(beside.world, children=(cluster,))
+    beside.observed = replace(beside.observed, children=(cluster,))
     beside.step()
     assert beside.status["resolved"]["image"] == "rljob/trainer:test"

@@ -187,7 +187,7 @@ def test_other_volumes_are_the_job_s_to_name(whole: dict, own: dict):
 
 def test_a_job_that_has_begun_gets_no_new_pods_with_such_a_volume():
     around = Surroundings().to_running()
-    around.world = replace(around.world, defaults=replace(DEFAULTS, storage=Storage(NFS)))
+    around.defaults = replace(DEFAULTS, storage=Storage(NFS))
     around.edit(pods={"head": {"template": {"spec": {"volumes": [{"name": "mine", **NFS}]}}}})
     around.step()
     assert around.condition("Admitted")["reason"] == "RefusedNow"
@@ -195,4 +195,4 @@ def test_a_job_that_has_begun_gets_no_new_pods_with_such_a_volume():
     around.step()
     around.deletions_done()
     around.step()
-    assert around.world.rayclusters() == ()
+    assert around.observed.rayclusters() == ()

@@ -81,10 +81,18 @@ class Fleet:
                 around.pods_ready()
             case "trains":
                 around.ray_answers()
-                if around.world.driver and around.world.driver.state is not DriverState.UNKNOWN and around.submitted:
+                if (
+                    around.observed.driver
+                    and around.observed.driver.state is not DriverState.UNKNOWN
+                    and around.submitted
+                ):
                     around.runs(running(step=2, checkpoint=1))
             case "ends":
-                draining = around.world.driver and around.world.driver.status and "Draining" in str(around.world.driver)
+                draining = (
+                    around.observed.driver
+                    and around.observed.driver.status
+                    and "Draining" in str(around.observed.driver)
+                )
                 around.ends(7 if draining else 0)
             case "gone":
                 around.deletions_done()
@@ -95,17 +103,18 @@ class Fleet:
         self.ledger = Ledger()
         self.known.clear()
         for around in self.jobs:
-            around.world = replace(around.world, driver=None, progress_due_at=0.0)
+            around.observed = replace(around.observed, driver=None)
+            around.pace = replace(around.pace, progress_due_at=0.0)
 
     def planned(self, number: int) -> Plan:
         around, key = self.jobs[number], f"ml/job-{number}"
-        job, pods = admitted(around.raw, DEFAULTS), around.world.pods
+        job, pods = admitted(around.raw, DEFAULTS), around.observed.pods
         granted = self.ledger.granted(key)
-        clusters = around.world.rayclusters()
+        clusters = around.observed.rayclusters()
         ticket = ticket_of(job, NOW + number, pods, bool(pods or clusters), granted, clusters)
         self.ledger.put(ticket, granted is not None and shows(job, granted))
         self.known.add(number)
-        around.world = replace(around.world, turn=self.ledger.turn(key))
+        around.turn = self.ledger.turn(key)
         return around.plan()
 
     def gpus(self) -> int:
@@ -129,7 +138,7 @@ def _raw(number: int, gpus: int) -> dict[str, Any]:
 def _holds(around: Surroundings) -> bool:
     conditions = around.status.get("conditions", ())
     reserved = any((each["type"], each["status"]) == ("QuotaReserved", "True") for each in conditions)
-    return reserved or bool(around.world.pods or around.world.rayclusters())
+    return reserved or bool(around.observed.pods or around.observed.rayclusters())
 
 
 @given(EVENTS)

@@ -19,12 +19,12 @@ NEVER = Turn(Standing.NEVER, "needs 4 × nvidia.com/gpu; ResourceQuota gpus allo
 
 def around_with(turn: Turn | None, **sections: Any) -> Surroundings:
     around = Surroundings(raw_job(**sections))
-    around.world = replace(around.world, turn=turn)
+    around.turn = turn
     return around
 
 
 def turn(around: Surroundings, found: Turn) -> None:
-    around.world = replace(around.world, turn=found)
+    around.turn = found
 
 
 def test_nothing_is_done_about_a_job_that_the_queue_has_not_looked_at():
@@ -118,9 +118,9 @@ def preempted() -> Surroundings:
 def test_a_preempted_job_saves_and_ends():
     around = preempted()
     assert around.status["phase"] == "Suspending"
-    assert around.world.driver is not None
-    assert around.world.driver.status is not None
-    assert around.world.driver.status.state is RunState.DRAINING
+    assert around.observed.driver is not None
+    assert around.observed.driver.status is not None
+    assert around.observed.driver.status.state is RunState.DRAINING
     assert around.condition("QuotaReserved")["reason"] == "Preempted"
     assert around.status["queue"]["preemptedFor"] == "ml/urgent"
     assert "ml/urgent" in around.condition("Ready")["message"]
@@ -133,7 +133,7 @@ def test_a_preempted_job_is_queued_again_and_counts_as_no_failure():
     around.deletions_done()
     turn(around, QUEUED)
     around.step()
-    assert around.world.rayclusters() == ()
+    assert around.observed.rayclusters() == ()
     assert around.status["phase"] == "Queued"
     assert around.status["attempts"][0]["cause"] == "Suspended"
     assert around.status["restarts"] == 0
@@ -162,7 +162,7 @@ def test_a_preempted_job_whose_driver_has_not_started_frees_its_pods_at_once():
     turn(around, PREEMPTED)
     around.step()
     assert around.status["attempts"][0]["reason"] == "preempted before the driver started"
-    assert all("deletionTimestamp" in each["metadata"] for each in around.world.rayclusters())
+    assert all("deletionTimestamp" in each["metadata"] for each in around.observed.rayclusters())
 
 
 def test_a_preempted_driver_that_does_not_end_is_stopped():
@@ -226,7 +226,7 @@ def resumed(found: Turn, **sections: Any) -> Surroundings:
 
 def test_a_job_that_is_resumed_waits_for_its_turn_without_pods():
     around = resumed(QUEUED)
-    assert around.world.rayclusters() == ()
+    assert around.observed.rayclusters() == ()
     assert around.status["queue"]["position"] == 2
     assert around.condition("QuotaReserved")["reason"] == "Queued"
     turn(around, RESERVED)
@@ -248,10 +248,10 @@ def test_a_job_has_no_more_engines_than_it_holds_room_for():
     around = around_with(RESERVED).to_running()
     around.scale(4)
     around.step()
-    (cluster,) = around.world.rayclusters()
+    (cluster,) = around.observed.rayclusters()
     assert [group["replicas"] for group in cluster["spec"]["workerGroupSpecs"]] == [1, 1]
     turn(around, replace(RESERVED, engines=4))
     around.step()
-    (cluster,) = around.world.rayclusters()
+    (cluster,) = around.observed.rayclusters()
     assert [group["replicas"] for group in cluster["spec"]["workerGroupSpecs"]] == [1, 2]
     assert around.status["queue"]["engines"] == 4

@@ -30,7 +30,7 @@ def of(job: AdmittedJob, pods: tuple[Pod, ...] = (), has_pods: bool = False, gra
 def job_with(turn: Turn | None, **sections: Any) -> AdmittedJob:
     """Return a job whose status shows this turn."""
     around = Surroundings(raw_job(**sections))
-    around.world = replace(around.world, turn=turn)
+    around.turn = turn
     around.step()
     return admitted(around.raw)
 
@@ -60,31 +60,31 @@ def test_a_job_from_before_there_was_a_queue_holds_what_it_has():
 
 def test_a_preempted_job_leaves_until_its_pods_are_gone():
     around = Surroundings()
-    around.world = replace(around.world, turn=RESERVED)
+    around.turn = RESERVED
     around.to_running()
-    around.world = replace(around.world, turn=PREEMPTED)
+    around.turn = PREEMPTED
     around.step()
     job = admitted(around.raw)
-    assert of(job, around.world.pods).holding is Holding.LEAVING
-    assert of(job, around.world.pods).preempted_for == "ml/urgent"
+    assert of(job, around.observed.pods).holding is Holding.LEAVING
+    assert of(job, around.observed.pods).preempted_for == "ml/urgent"
     assert of(job).holding is Holding.NOTHING
     assert of(job).preempted_for is None
 
 
 def test_a_job_that_has_ended_wants_nothing():
     around = Surroundings()
-    around.world = replace(around.world, turn=RESERVED)
+    around.turn = RESERVED
     around.to_running()
     around.ends(0)
     around.step()
-    found = of(admitted(around.raw), around.world.pods)
+    found = of(admitted(around.raw), around.observed.pods)
     assert (found.holding, found.wants) == (Holding.LEAVING, False)
 
 
 @pytest.mark.parametrize(("code", "wants"), [(0, False), (Exit.BAD_INPUT, True)])
 def test_only_a_job_that_has_failed_is_resumed(code, wants):
     around = Surroundings()
-    around.world = replace(around.world, turn=RESERVED)
+    around.turn = RESERVED
     around.to_running()
     around.ends(code)
     around.step()
@@ -136,7 +136,7 @@ def test_pods_are_counted_on_their_nodes_by_group():
 
 def scaled(engines: int) -> AdmittedJob:
     around = Surroundings()
-    around.world = replace(around.world, turn=RESERVED)
+    around.turn = RESERVED
     around.to_running()
     around.scale(engines)
     return admitted(around.raw)
@@ -164,7 +164,7 @@ def test_engines_that_are_taken_away_ask_for_nothing():
 
 
 def seen(around: Surroundings, granted: Turn | None = None) -> Ticket:
-    pods, clusters = around.world.pods, around.world.rayclusters()
+    pods, clusters = around.observed.pods, around.observed.rayclusters()
     return ticket_of(admitted(around.raw), NOW, pods, bool(pods or clusters), granted, clusters)
 
 
@@ -174,7 +174,7 @@ def gpus_of(ticket: Ticket, resource: str) -> int:
 
 def training() -> Surroundings:
     around = Surroundings(raw_job(runtime={"device": "Gpu"}, placement="Colocated", rollout={"engines": 2}))
-    around.world = replace(around.world, turn=replace(RESERVED, granted=of(admitted(around.raw)).granted))
+    around.turn = replace(RESERVED, granted=of(admitted(around.raw)).granted)
     return around.to_running()
 
 
@@ -196,7 +196,7 @@ def test_a_reservation_is_not_for_pods_that_were_edited_before_they_were_made():
 
 def test_a_status_names_what_was_granted_and_an_edit_before_the_raycluster_is_made_gives_it_back():
     around = Surroundings(raw_job(placement="Colocated", runtime={"device": "Gpu"}, rollout={"engines": 1}))
-    around.world = replace(around.world, turn=replace(RESERVED, granted=seen(around).granted, engines=None))
+    around.turn = replace(RESERVED, granted=seen(around).granted, engines=None)
     todo = around.plan()
     around.raw["status"] = todo.status.model_dump(mode="json", by_alias=True, exclude_none=True)
     assert seen(around).holding is Holding.RESERVED
@@ -206,9 +206,9 @@ def test_a_status_names_what_was_granted_and_an_edit_before_the_raycluster_is_ma
 
 def test_a_raycluster_that_somebody_suspends_takes_no_room():
     around = Surroundings(raw_job())
-    around.world = replace(around.world, turn=RESERVED)
+    around.turn = RESERVED
     around.step()
-    (cluster,) = around.world.rayclusters()
+    (cluster,) = around.observed.rayclusters()
     assert seen(around).pods != ()
     cluster["spec"]["suspend"] = True
     assert (seen(around).pods, seen(around).more) == ((), ())

@@ -24,9 +24,9 @@ def test_a_spare_worker_does_not_make_up_for_a_head_that_is_not_ready():
     around = Surroundings()
     around.step()
     around.pods_ready()
-    workers = [pod for pod in around.world.pods if not pod.is_head]
-    heads = [replace(pod, is_ready=False) for pod in around.world.pods if pod.is_head]
-    around.world = replace(around.world, pods=(*workers, replace(workers[0], name="spare"), *heads))
+    workers = [pod for pod in around.observed.pods if not pod.is_head]
+    heads = [replace(pod, is_ready=False) for pod in around.observed.pods if pod.is_head]
+    around.observed = replace(around.observed, pods=(*workers, replace(workers[0], name="spare"), *heads))
     around.step()
     assert around.condition("ClusterReady")["status"] == "False"
 

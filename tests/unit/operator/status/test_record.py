@@ -250,7 +250,7 @@ def test_colocated_engines_are_found_on_the_workers():
 
 def test_a_long_message_is_cut():
     around = Surroundings()
-    around.world = replace(around.world, refused="x" * 5000)
+    around.observed = replace(around.observed, refused="x" * 5000)
     around.step()
     message = around.condition("ClusterReady")["message"]
     assert len(message.encode()) == 2000
@@ -339,7 +339,7 @@ def test_a_status_fits_into_etcd_whatever_the_errors_of_its_engines_are_written_
         for index in range(256)
     )
     around.runs(running(engines=engines))
-    around.world = replace(around.world, progress_due_at=0.0)
+    around.pace = replace(around.pace, progress_due_at=0.0)
     around.step()
     assert len(json.dumps(around.status, ensure_ascii=False).encode(errors="replace")) < 2**20
 

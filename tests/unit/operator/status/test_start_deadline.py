@@ -25,9 +25,9 @@ def around() -> Surroundings:
 def test_a_job_without_pods_fails_at_the_deadline_and_frees_them(around):
     around.pods_ready(1)
     waits = PodStage(Stage.SCHEDULING, 0.0, "0/4 nodes")
-    around.world = replace(
-        around.world,
-        pods=tuple(replace(pod, stage=None if pod.is_ready else waits) for pod in around.world.pods),
+    around.observed = replace(
+        around.observed,
+        pods=tuple(replace(pod, stage=None if pod.is_ready else waits) for pod in around.observed.pods),
     )
     around.now += LIMIT_S - 1
     around.step()
@@ -38,7 +38,7 @@ def test_a_job_without_pods_fails_at_the_deadline_and_frees_them(around):
     assert (failed["status"], failed["reason"]) == ("True", "StartDeadlineExceeded")
     assert failed["message"].startswith("no driver has started within 100 s; waited for: 1 of 3 pods are ready; ")
     assert failed["message"].endswith(": 0/4 nodes")
-    assert all("deletionTimestamp" in cluster["metadata"] for cluster in around.world.rayclusters())
+    assert all("deletionTimestamp" in cluster["metadata"] for cluster in around.observed.rayclusters())
     assert around.status["attempts"][0]["exitCode"] == Exit.STALLED
 
 
@@ -59,12 +59,12 @@ def test_a_head_that_does_not_start_the_driver_is_named(around, state, awaited):
 def test_a_new_operator_looks_for_a_driver_first(around, waited_s):
     around.pods_ready()
     around.now += LIMIT_S
-    around.world = replace(around.world, driver=None)
+    around.observed = replace(around.observed, driver=None)
     around.step()
     around.now += waited_s
     around.step()
     assert around.condition("Failed")["status"] == "Unknown"
-    assert isinstance(around.world.driver, Driver)
+    assert isinstance(around.observed.driver, Driver)
     around.driver(state=DriverState.RUNNING)
     around.step()
     around.now += 30
@@ -86,28 +86,28 @@ def test_a_later_attempt_may_wait_longer(around):
 def held() -> Surroundings:
     """Return a job that holds room in the queue, and one pod of whose first RayCluster does not start."""
     held = Surroundings()
-    held.world = replace(held.world, turn=Turn(Standing.RESERVED, "holds room", engines=2))
+    held.turn = Turn(Standing.RESERVED, "holds room", engines=2)
     held.step()
     held.pods_ready(2)
     return held
 
 
 def wait_stage(around: Surroundings, stage: Stage) -> None:
-    pods = (pod if pod.is_ready else replace(pod, stage=PodStage(stage, 0.0, "why")) for pod in around.world.pods)
-    around.world = replace(around.world, pods=tuple(pods))
+    pods = (pod if pod.is_ready else replace(pod, stage=PodStage(stage, 0.0, "why")) for pod in around.observed.pods)
+    around.observed = replace(around.observed, pods=tuple(pods))
 
 
 def test_an_attempt_that_does_not_start_frees_its_pods_and_gives_back_its_room(held):
     wait_stage(held, Stage.IMAGE)
     held.now += DEFAULTS.longest_start_s - 1
     held.step()
-    assert not any("deletionTimestamp" in cluster["metadata"] for cluster in held.world.rayclusters())
+    assert not any("deletionTimestamp" in cluster["metadata"] for cluster in held.observed.rayclusters())
     held.now += 1
     held.step()
     (first,) = held.status["attempts"]
     assert first["reason"].startswith("no driver has started within 3600 s; waited for: 2 of 3 pods are ready")
     assert (first["cause"], first["exitCode"]) == ("Infrastructure", Exit.STALLED)
-    assert all("deletionTimestamp" in cluster["metadata"] for cluster in held.world.rayclusters())
+    assert all("deletionTimestamp" in cluster["metadata"] for cluster in held.observed.rayclusters())
     assert held.condition("QuotaReserved")["status"] == "False"
     assert held.condition("Training")["reason"] == "BackOff"
 
@@ -121,7 +121,7 @@ def test_the_next_attempt_begins_with_new_room_once_the_pods_are_gone(held):
     held.deletions_done()
     held.step()
     assert held.status["attempt"] == 2
-    assert [cluster["metadata"]["name"] for cluster in held.world.rayclusters()] == ["sums-7f3a1-2"]
+    assert [cluster["metadata"]["name"] for cluster in held.observed.rayclusters()] == ["sums-7f3a1-2"]
 
 
 def test_one_that_did_not_start_comes_after_those_that_wait(held):
@@ -137,7 +137,7 @@ def test_a_job_whose_pods_never_start_fails_in_the_end():
     for _ in range(2):
         around.step()
         around.pods_ready(2)
-        around.world = replace(around.world, pods=tuple(replace(pod, node="n") for pod in around.world.pods))
+        around.observed = replace(around.observed, pods=tuple(replace(pod, node="n") for pod in around.observed.pods))
         wait_stage(around, Stage.IMAGE)
         around.now += DEFAULTS.longest_start_s + 60
         around.step()
@@ -169,20 +169,20 @@ def test_a_later_attempt_has_the_same_bound():
     around.ends(Exit.FAILED)
     around.step()
     around.pods_ready(2)
-    around.world = replace(around.world, pods=tuple(replace(pod, node="n") for pod in around.world.pods))
+    around.observed = replace(around.observed, pods=tuple(replace(pod, node="n") for pod in around.observed.pods))
     around.now += DEFAULTS.longest_start_s + 60
     around.step()
     assert "ended" in around.status["attempts"][1]
 
 
 def test_a_raycluster_that_is_suspended_by_hand_is_named_and_replaced_in_time(held):
-    held.world.rayclusters()[0]["spec"]["suspend"] = True
-    held.world = replace(held.world, pods=())
+    held.observed.rayclusters()[0]["spec"]["suspend"] = True
+    held.observed = replace(held.observed, pods=())
     held.step()
     assert held.condition("Training")["reason"] == "RayClusterSuspended"
     held.now += DEFAULTS.longest_start_s
     held.step()
-    assert all("deletionTimestamp" in cluster["metadata"] for cluster in held.world.rayclusters())
+    assert all("deletionTimestamp" in cluster["metadata"] for cluster in held.observed.rayclusters())
     held.deletions_done()
     held.step()
     assert held.status["attempts"][1]["cluster"] == "sums-7f3a1-2"

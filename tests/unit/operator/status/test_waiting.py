@@ -155,7 +155,7 @@ def pod(name: str, stage: PodStage | None, is_head: bool = False) -> Pod:
 def waiting_for(*pods: Pod, **world: Any) -> Waiting | None:
     around = Surroundings()
     around.step()
-    around.world = replace(around.world, pods=pods, **world)
+    around.observed = replace(around.observed, pods=pods, **world)
     return around.plan().waiting
 
 
@@ -221,7 +221,7 @@ def test_a_pod_whose_events_nobody_reads_does_not_hide_a_head_that_pulls_its_ima
 def test_a_quota_that_kuberay_runs_into_is_a_quota():
     around = Surroundings()
     around.step()
-    cluster = around.world.rayclusters()[0]
+    cluster = around.observed.rayclusters()[0]
     message = 'pods "x-head-1" is forbidden: exceeded quota: team-a, requested: pods=1, used: pods=2, limited: pods=2'
     cluster["status"] = {"conditions": [{"type": "ReplicaFailure", "status": "True", "message": message}]}
     found = around.plan().waiting
@@ -245,7 +245,7 @@ def test_a_raycluster_that_kuberay_ignores_is_named():
     found = around.plan().waiting
     assert found is not None
     assert found.text == f"{UNHEARD}; `kubectl describe raycluster sums-7f3a1-1` says why"
-    (cluster,) = around.world.rayclusters()
+    (cluster,) = around.observed.rayclusters()
     cluster["status"] = {"conditions": [{"type": "HeadPodReady", "status": "False", "reason": "x", "message": "y"}]}
     found = around.plan().waiting
     assert found is not None
@@ -256,8 +256,8 @@ def test_a_raycluster_that_kueue_suspends_although_its_job_names_no_queue_is_nam
     around = Surroundings()
     around.step()
     for workloads in ((), (Workload("sums-7f3a1-1"),)):
-        around.world.rayclusters()[0]["spec"]["suspend"] = True
-        around.world = replace(around.world, workloads=workloads)
+        around.observed.rayclusters()[0]["spec"]["suspend"] = True
+        around.observed = replace(around.observed, workloads=workloads)
         found = around.plan().waiting
         assert found is not None
         assert "manageJobsWithoutQueueName: set spec.scheduling.queue" in found.text
@@ -273,7 +273,7 @@ def started(**status: Any) -> Surroundings:
     around.step()
     around.pods_ready()
     around.step()
-    around.world = replace(around.world, driver=replace(around.world.driver, **status))
+    around.observed = replace(around.observed, driver=replace(around.observed.driver, **status))
     return around
 
 

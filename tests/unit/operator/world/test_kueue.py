@@ -31,17 +31,19 @@ class InQueue(Surroundings):
 
     def __init__(self, defaults: Defaults = WITH_KUEUE, tools: Any = None, **scheduling: Any) -> None:
         super().__init__(raw_job(scheduling={"queue": "gpus", **scheduling}, rollout={"tools": tools} if tools else {}))
-        self.world = replace(self.world, defaults=defaults)
+        self.defaults = defaults
 
     def suspend(self, is_suspended: bool, workload: Workload) -> None:
-        for cluster in self.world.rayclusters():
+        for cluster in self.observed.rayclusters():
             cluster["spec"]["suspend"] = is_suspended
-        self.world = replace(self.world, workloads=(workload,))
+        self.observed = replace(self.observed, workloads=(workload,))
         if is_suspended:
-            self.world = replace(self.world, pods=tuple(replace(pod, is_deleting=True) for pod in self.world.pods))
+            self.observed = replace(
+                self.observed, pods=tuple(replace(pod, is_deleting=True) for pod in self.observed.pods)
+            )
 
     def pods_gone(self) -> None:
-        self.world = replace(self.world, pods=())
+        self.observed = replace(self.observed, pods=())
 
     def queued(self) -> "InQueue":
         self.step()
@@ -127,7 +129,7 @@ def test_a_job_that_kueue_has_not_seen_says_so():
     job = InQueue()
     job.step()
     job.suspend(True, LACKS)
-    job.world = replace(job.world, workloads=())
+    job.observed = replace(job.observed, workloads=())
     job.step()
     assert job.condition("Ready")["message"] == "Kueue has not looked at the job yet"
 
@@ -149,7 +151,7 @@ def test_time_in_the_queue_counts_neither_for_the_start_deadline_nor_for_the_tim
 
 def test_what_kueue_adds_to_pod_templates_is_no_drift():
     job = InQueue().trains()
-    (cluster,) = job.world.rayclusters()
+    (cluster,) = job.observed.rayclusters()
     for group in (cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]):
         group["template"]["metadata"]["labels"]["kueue.x-k8s.io/podset"] = "head"
         group["template"]["metadata"].setdefault("annotations", {})["kueue.x-k8s.io/workload"] = "w"
@@ -161,7 +163,7 @@ def test_what_kueue_adds_to_pod_templates_is_no_drift():
 
 def test_what_is_applied_again_keeps_what_kueue_has_added():
     job = InQueue().trains()
-    (cluster,) = job.world.rayclusters()
+    (cluster,) = job.observed.rayclusters()
     cluster["spec"]["workerGroupSpecs"][0]["template"]["spec"]["nodeSelector"] = {"pool": "spot"}
     del cluster["spec"]["headGroupSpec"]["rayStartParams"]
     (applied,) = job.plan().apply
@@ -347,7 +349,7 @@ TOOLS = {"functions": ["python"], "concurrency": 2}
 
 def owners_of_tools(around: InQueue) -> int:
     """Return how many objects make pods for tools."""
-    kept = [child for child in around.world.children if "deletionTimestamp" not in child["metadata"]]
+    kept = [child for child in around.observed.children if "deletionTimestamp" not in child["metadata"]]
     return sum(child["kind"] in tuple(ToolPodOwner) for child in kept)
 
 

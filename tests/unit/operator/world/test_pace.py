@@ -7,7 +7,6 @@ import pytest
 
 from rljob_api.control import EngineState, Finding, Progress
 from rljob_operator.plan import Plan
-from rljob_operator.world.pace import Pace
 from support.operator.operator_world import Surroundings, running
 
 
@@ -87,7 +86,7 @@ def test_a_finding_with_a_new_number_is_mere_progress(comes_and_goes: bool):
 def test_what_another_process_has_written_is_no_reason_to_wait():
     around = Surroundings().to_running()
     flapped(around, 30)
-    around.world = replace(around.world, pace=Pace())
+    around.pace = replace(around.pace, written_at=0.0, views_back_at=0.0)
     around.runs(running(EngineState.HEALTHY, EngineState.SUSPECT))
     assert around.step().status is not None
 

@@ -6,7 +6,7 @@ import pytest
 
 from rljob_operator.identity import Manifest
 from rljob_operator.world.pod_stage import PodStage, Stage
-from rljob_operator.world.world import Pod, World, job_of, pod_of, seconds
+from rljob_operator.world.world import Observed, Pod, job_of, pod_of, seconds
 from support.operator.operator_world import raw_job
 
 
@@ -86,15 +86,15 @@ def test_a_job_without_a_spec_has_problems_and_no_spec():
 def test_pods_that_are_being_deleted_do_not_count():
     stays, goes = (Pod(name, "c", False, True, name == "goes", None) for name in ("stays", "goes"))
     other = Pod("other", "d", False, True, False, None)
-    assert World(pods=(stays, goes, other)).pods_of("c") == (stays,)
+    assert Observed(pods=(stays, goes, other)).pods_of("c") == (stays,)
 
 
 def test_a_child_is_found_by_kind_and_name():
     children = tuple({"kind": kind, "metadata": {"name": name}} for kind in ("Service", "RayCluster") for name in "ab")
-    world = World(children=children)
-    assert world.child("RayCluster", "b") is children[3]
-    assert world.child("RayCluster", "c") is None
-    assert world.rayclusters() == children[2:]
+    observed = Observed(children=children)
+    assert observed.child("RayCluster", "b") is children[3]
+    assert observed.child("RayCluster", "c") is None
+    assert observed.rayclusters() == children[2:]
 
 
 def test_a_time_is_read_as_unix_seconds():
