@@ -23,7 +23,7 @@ from rljob_operator.plan import LOOK_AGAIN_S, NO_ORDERS, Follow, Orders, Plan, T
 from rljob_operator.status.events import Event
 from rljob_operator.status.record import failed_status
 from rljob_operator.world.claims import Reason
-from rljob_operator.world.queue_decision import Standing, Turn
+from rljob_operator.world.queue_decision import QueueDecision, Standing
 from rljob_operator.world.world import ALIVE, ENDED, Driver, DriverState, Observed, is_deleting, seconds
 
 ENDED_S = 60.0
@@ -42,10 +42,10 @@ class Ending:
 
 
 def ending_of(
-    raw: Manifest, driver: Driver | None, turn: Turn | None, before: Ending | None, now: float
+    raw: Manifest, driver: Driver | None, decision: QueueDecision | None, before: Ending | None, now: float
 ) -> Ending | None:
     """Return why the job has to end; None: it does not. `before` is what this returned last."""
-    found = next(_reasons(raw, driver, turn, now), None)
+    found = next(_reasons(raw, driver, decision, now), None)
     if found is None:
         return None
     why, is_drained = found
@@ -89,7 +89,9 @@ def _named(raw: Manifest, why: str, now: float) -> Status | None:
     return None if new == old else new
 
 
-def _reasons(raw: Manifest, driver: Driver | None, turn: Turn | None, now: float) -> Iterator[tuple[str, bool]]:
+def _reasons(
+    raw: Manifest, driver: Driver | None, decision: QueueDecision | None, now: float
+) -> Iterator[tuple[str, bool]]:
     """Yield why the job has to end, and whether its driver may save first; the strongest reason first."""
     spec, status = _mapping(raw.get("spec")), _mapping(raw.get("status"))
     if "completionTime" in status:
@@ -101,7 +103,7 @@ def _reasons(raw: Manifest, driver: Driver | None, turn: Turn | None, now: float
         yield "the active deadline has passed", False
     if spec.get("suspend") is True:
         yield "it is suspended", True
-    if turn is not None and turn.standing not in (Standing.RESERVED, Standing.UNDECIDED):
+    if decision is not None and decision.standing not in (Standing.RESERVED, Standing.UNDECIDED):
         yield "the queue has no room for it", True
 
 

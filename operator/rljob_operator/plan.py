@@ -145,8 +145,9 @@ def plan(job: Job, world: World, now: float, known: AdmittedJob | Claim | None =
     found = admitted(job, world) if known is None else known
     if isinstance(found, Claim):
         return _refused(job, found, world, now)
-    found = found.with_turn(world.turn)
-    is_undecided = found.is_held and world.turn is not None and world.turn.standing is Standing.UNDECIDED
+    found = found.with_queue_decision(world.queue_decision)
+    decision = found.queue_decision
+    is_undecided = found.is_held and decision is not None and decision.standing is Standing.UNDECIDED
     if is_undecided and found.status.completion_time is None:
         return Plan()  # the queue looks at it in a moment
     try:
@@ -289,7 +290,7 @@ def _actions(
 def _finished(outcome: Outcome, job: AdmittedJob, children_left: tuple[Target, ...], now: float) -> Plan:
     """Free all pods at once, and delete the job itself when its time to live is over."""
     ttl_s = job.spec.scheduling.ttl_seconds_after_finished
-    if job.turn is not None and job.turn.position is not None:
+    if job.queue_decision is not None and job.queue_decision.position is not None:
         return Plan(delete=children_left, waiting=in_queue(job, now))  # it was resumed, and waits for room
     if ttl_s is None:
         return Plan(delete=children_left)

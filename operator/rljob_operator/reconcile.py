@@ -105,7 +105,7 @@ class Reconciler:
         known = admitted(job, world)
         if self._reservations is not None:
             # Nothing is awaited between the decision that is read here and the plan.
-            world = replace(world, turn=self._reservations.turn(job, raw, world, known))
+            world = replace(world, queue_decision=self._reservations.decision(job, raw, world, known))
         todo = plan(job, world, self._clock(), known)
         if todo.left_out is not None:
             log.warning("action=plan outcome=failed the driver's report is left out: %s", todo.left_out)
@@ -119,8 +119,8 @@ class Reconciler:
         observed = Observed(
             children=self._cache.children(job), pods=self._cache.pods(job), driver=self._drivers.driver(key)
         )
-        turn = self._reservations.known_turn(key) if self._reservations is not None else None
-        ending = ending_of(raw, observed.driver, turn, self._endings.get(key), now)
+        decision = self._reservations.known_decision(key) if self._reservations is not None else None
+        ending = ending_of(raw, observed.driver, decision, self._endings.get(key), now)
         if ending is None:
             self._endings.pop(key, None)
         else:

@@ -1,6 +1,6 @@
-"""Keeps the queue going: takes the tickets of jobs, looks at capacity while somebody waits, and makes passes.
+"""Runs the queue: collects tickets, refreshes capacity while a job waits, and makes passes.
 
-reconcile ─► ticket ─► ledger ─► (something has changed) ─► look ─► pass ─► jobs whose turns have changed are reconciled
+reconcile ─► ticket ─► ledger ─► (something has changed) ─► look ─► pass ─► jobs with new decisions are reconciled
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from rljob_operator.queueing.tickets import is_queued_here, shows, ticket_of
 from rljob_operator.watches.capacity_reader import LOOK_S, Look, Sight
 from rljob_operator.world.claims import Claim
 from rljob_operator.world.driver_news import News
-from rljob_operator.world.queue_decision import Standing, Turn
+from rljob_operator.world.queue_decision import QueueDecision, Standing
 from rljob_operator.world.world import Job, World, seconds
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ SHARE = 10.0
 RETRY_S = 2.0
 """after a failed look [s]"""
 BURST = 100
-"""jobs that are told of their turns before others may run: a few milliseconds"""
+"""jobs that are told of new decisions before others may run: a few milliseconds"""
 
 
 class Reservations:
@@ -48,7 +48,7 @@ class Reservations:
         clock: Callable[[], float],
         changed: Callable[[Key, News], None],
     ) -> None:
-        """`clock` returns unix seconds; `changed` takes each job whose turn has changed."""
+        """`clock` returns unix seconds; `changed` takes each job about which the decision has changed."""
         self._cache, self._sight, self._metrics = cache, sight, metrics
         self._rules, self._clock, self._changed = rules, clock, changed
         self._ledger = Ledger()
@@ -64,8 +64,8 @@ class Reservations:
         self._look: Look | None = None
         self._looked_at = 0.0
 
-    def turn(self, job: Job, raw: Manifest, world: World, admitted: AdmittedJob | Claim) -> Turn | None:
-        """Take in a job, and return its turn; None: it is in no queue of ours."""
+    def decision(self, job: Job, raw: Manifest, world: World, admitted: AdmittedJob | Claim) -> QueueDecision | None:
+        """Take in a job, and return the decision about it; None: it is in no queue of ours."""
         clusters = world.observed.rayclusters()
         has_pods = self._cache.has_pods(job.key) or bool(clusters)
         granted = self._ledger.granted(job.key)
@@ -76,7 +76,7 @@ class Reservations:
         basis = job.uid, job.resource_version, job.is_deleting, pods, has_pods, granted, versions
         known, is_here = self._basis.get(job.key, (None, False))
         if runs and known == basis and job.key in self._ledger:
-            return self._ledger.turn(job.key) if is_here else None
+            return self._ledger.decision(job.key) if is_here else None
         if isinstance(admitted, Claim) or job.is_deleting or not job.is_ours or world.is_anothers(job):
             self._settled.add(job.key)
             self._basis.pop(job.key, None)
@@ -86,11 +86,11 @@ class Reservations:
         is_shown = granted is not None and shows(admitted, granted)
         self._note(self._ledger.put(ticket, is_shown))
         self._basis[job.key] = basis, is_queued_here(admitted)
-        return self._ledger.turn(job.key) if is_queued_here(admitted) else None
+        return self._ledger.decision(job.key) if is_queued_here(admitted) else None
 
-    def known_turn(self, key: Key) -> Turn | None:
-        """Return the turn of a job that cannot be planned, as it was last; None: it is not known."""
-        return self._ledger.turn(key) if key in self._ledger and self._basis.get(key, (None, False))[1] else None
+    def known_decision(self, key: Key) -> QueueDecision | None:
+        """Return the decision about a job that cannot be planned, as it was last; None: it is not known."""
+        return self._ledger.decision(key) if key in self._ledger and self._basis.get(key, (None, False))[1] else None
 
     def forget(self, key: Key) -> None:
         """A job is gone; its pods count until they are gone, too."""
@@ -110,7 +110,7 @@ class Reservations:
         return not any(self._concerns(key, newest) for key in unknown)
 
     def _concerns(self, key: Key, newest: float) -> bool:
-        """Return whether a job that is not known yet can change the turns of those created until `newest` [unix s]."""
+        """Return whether a job that is not known yet can change decisions of those created until `newest` [unix s]."""
         raw = self._cache.job(key)
         if raw is None:
             return False
@@ -170,12 +170,12 @@ class Reservations:
         return took_s
 
     async def _report(self, key: Key, number: int) -> None:
-        """Have a job reconciled whose turn has changed; let others run after every few."""
+        """Have a job reconciled whose decision has changed; let others run after every few."""
         if key in self._ledger:  # it may be gone since the others were reported
-            turn = self._ledger.turn(key)
-            if turn.standing is Standing.PREEMPTED:
+            decision = self._ledger.decision(key)
+            if decision.standing is Standing.PREEMPTED:
                 self._metrics.preemptions.inc()
-            log.info("action=queue queued=%s standing=%s position=%s", key, turn.standing, turn.position)
+            log.info("action=queue queued=%s standing=%s position=%s", key, decision.standing, decision.position)
         self._changed(key, News.CHANGE)
         if number % BURST == BURST - 1:
             await asyncio.sleep(0)

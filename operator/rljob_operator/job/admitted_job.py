@@ -13,7 +13,7 @@ from rljob_operator.job.cluster_shape import digest
 from rljob_operator.job.job_defaults import with_defaults
 from rljob_operator.job.resolved import resolved
 from rljob_operator.world.claims import Claim
-from rljob_operator.world.queue_decision import Turn
+from rljob_operator.world.queue_decision import QueueDecision
 from rljob_operator.world.world import Defaults, Job
 
 
@@ -46,7 +46,7 @@ class AdmittedJob:
     """labels of its RayCluster for a batch scheduler"""
     can_build: bool = True
     """whether all that new pods need is known: otherwise the present ones serve until they end, and none follow"""
-    turn: Turn | None = None
+    queue_decision: QueueDecision | None = None
     """what the queue has decided about it; None: it is in no queue of ours"""
 
     def secret_name(self, key: str | None) -> str:
@@ -61,13 +61,13 @@ class AdmittedJob:
     @property
     def is_held(self) -> bool:
         """Whether the queue keeps it from having pods, and nobody else does."""
-        return self.turn is not None and not self.turn.is_reserved and not self.spec.suspend
+        return self.queue_decision is not None and not self.queue_decision.is_reserved and not self.spec.suspend
 
-    def with_turn(self, turn: Turn | None) -> "AdmittedJob":
+    def with_queue_decision(self, decision: QueueDecision | None) -> "AdmittedJob":
         """Return the job as the queue lets it run: with as many engines as it holds room for."""
-        if turn is None or turn.engines is None or turn.engines >= self.spec.rollout.engines:
-            return replace(self, turn=turn)
-        return replace(self.with_engines(turn.engines), turn=turn)
+        if decision is None or decision.engines is None or decision.engines >= self.spec.rollout.engines:
+            return replace(self, queue_decision=decision)
+        return replace(self.with_engines(decision.engines), queue_decision=decision)
 
     def with_engines(self, engines: int) -> "AdmittedJob":
         """Return the job with another number of engines."""

@@ -1,6 +1,6 @@
 """Which jobs may have their pods now: reservations of quota and nodes, in priority and then in the order of arrival.
 
-    tickets, capacity, now ─► schedule ─► a Turn for each job
+    tickets, capacity, now ─► schedule ─► a QueueDecision for each job
                                │  room: what is left of quotas and nodes
                                │  preemption: whom a job of a higher priority may send away
                                └─ what the first in the queue keeps

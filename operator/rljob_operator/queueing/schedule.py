@@ -25,15 +25,15 @@ from rljob_operator.queueing.lease import CREDIT_S, credit_s, held_s, is_bound, 
 from rljob_operator.queueing.order import Line, rank
 from rljob_operator.queueing.ticket import Holding, Rules, Ticket
 from rljob_operator.queueing.victims import fewest
-from rljob_operator.world.queue_decision import Standing, Turn
+from rljob_operator.world.queue_decision import QueueDecision, Standing
 
 MOST_TRIES = 256
 """jobs for which a pass looks for others to send away"""
 
 
-def schedule(tickets: Iterable[Ticket], seen: Snapshot, rules: Rules, now: float) -> Mapping[str, Turn]:
-    """Return the turn of each job."""
-    return _Pass(tuple(tickets), seen, rules, now).turns()
+def schedule(tickets: Iterable[Ticket], seen: Snapshot, rules: Rules, now: float) -> Mapping[str, QueueDecision]:
+    """Return the decision about each job."""
+    return _Pass(tuple(tickets), seen, rules, now).decisions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class _Pass:
 
     def __init__(self, tickets: Sequence[Ticket], seen: Snapshot, rules: Rules, now: float) -> None:
         self._rules, self._time = rules, now
-        self._turns: dict[str, Turn] = {}
+        self._decisions: dict[str, QueueDecision] = {}
         self._room = Room(seen)
         self._holders: dict[str, Ticket] = {}
         self._leaving: list[str] = []
@@ -95,15 +95,15 @@ class _Pass:
             if ticket.holding is Holding.LEAVING:
                 self._leaving.append(ticket.key)
             if ticket.holding is Holding.RESERVED:
-                self._turns[ticket.key] = reserved(ticket, ticket.held_engines)
+                self._decisions[ticket.key] = reserved(ticket, ticket.held_engines)
                 if not ticket.has_started and not is_bound(ticket):
                     self._pending.append((ticket, without))
                 if ticket.more and ticket.wants:
                     self._waiting.append(ticket)
             elif ticket.holding is Holding.LEAVING and ticket.preempted_for is not None:
-                self._turns[ticket.key] = preempted(ticket.preempted_for)
+                self._decisions[ticket.key] = preempted(ticket.preempted_for)
             elif ticket.holding is Holding.LEAVING and ticket.wants:
-                self._turns[ticket.key] = _queued(ticket, "its pods of an earlier attempt still exist")
+                self._decisions[ticket.key] = _queued(ticket, "its pods of an earlier attempt still exist")
         self._waiting += [each for each in tickets if each.holding is Holding.NOTHING and each.wants]
 
     def _revoke(self) -> None:
@@ -130,7 +130,7 @@ class _Pass:
         return any(not pool.isdisjoint(self._room.nodes_of(key)) for key in leaving)
 
     def _take_back(self, ticket: Ticket, why: str) -> None:
-        self._turns[ticket.key] = revoked(ticket, why, self._time)
+        self._decisions[ticket.key] = revoked(ticket, why, self._time)
         self._leaves(replace(ticket, holding=Holding.LEAVING))
 
     def _leaves(self, ticket: Ticket) -> None:
@@ -140,7 +140,7 @@ class _Pass:
     def _pool(self, ticket: Ticket, pods: Sequence[Pods]) -> Pool:
         return self._room.pool(ticket.namespace, pods)
 
-    def turns(self) -> Mapping[str, Turn]:
+    def decisions(self) -> Mapping[str, QueueDecision]:
         held: dict[str, int] = {}
         for ticket in self._holders.values():
             held[ticket.namespace] = held.get(ticket.namespace, 0) + ticket.gpus
@@ -157,18 +157,18 @@ class _Pass:
                 line.given(ticket)
         self._lend()
         self._number()
-        return self._turns
+        return self._decisions
 
     def _give(self, ticket: Ticket, wanted: tuple[Pods, ...], spots: Spots) -> None:
         for room in (self._room, self._later):
             room.take(ticket.key, ticket.namespace, wanted, spots)
-        self._turns[ticket.key] = reserved(ticket, ticket.engines)
+        self._decisions[ticket.key] = reserved(ticket, ticket.engines)
         self._pending.append((ticket, ()))  # its pods have no nodes yet
 
     def _refuse(self, ticket: Ticket, wanted: tuple[Pods, ...], short: Shortage) -> None:
         text = _text(wanted, short)
         if short.outcome is Outcome.NEVER:
-            self._turn(ticket, Turn(Standing.NEVER, text))
+            self._note(ticket, QueueDecision(Standing.NEVER, text))
             return
         pool = frozenset() if short.of_quota else self._pool(ticket, wanted)
         is_head = self._is_head(ticket, wanted, short, pool)
@@ -188,7 +188,7 @@ class _Pass:
                 self._short_of_nodes.append(_Waits(ticket, wanted, pool, place, is_head, is_kept))
                 if short.is_unknown:
                     self._unknown.add(ticket.key)
-        self._turn(ticket, waits)
+        self._note(ticket, waits)
 
     def _is_head(self, ticket: Ticket, wanted: tuple[Pods, ...], short: Shortage, pool: Pool) -> bool:
         """Return whether a job is the first that lacks this: quota of its namespace, or these nodes.
@@ -201,14 +201,14 @@ class _Pass:
         self._heads.add(lacks)
         return True
 
-    def _turn(self, ticket: Ticket, turn: Turn) -> None:
-        """Note a turn; a job that was scaled up keeps what it holds, and waits for the rest."""
+    def _note(self, ticket: Ticket, decision: QueueDecision) -> None:
+        """Note a decision; a job that was scaled up keeps what it holds, and waits for the rest."""
         if ticket.holding is Holding.RESERVED:
-            text = f"{self._turns[ticket.key].text}; {ticket.engines} engines wait: {turn.text}"
-            turn = replace(reserved(ticket, ticket.held_engines), text=text, first_since=turn.first_since)
-        elif turn.standing is Standing.QUEUED:
+            text = f"{self._decisions[ticket.key].text}; {ticket.engines} engines wait: {decision.text}"
+            decision = replace(reserved(ticket, ticket.held_engines), text=text, first_since=decision.first_since)
+        elif decision.standing is Standing.QUEUED:
             self._line.append(ticket.key)
-        self._turns[ticket.key] = turn
+        self._decisions[ticket.key] = decision
 
     def _lend(self) -> None:
         """Let one job of each set of nodes have its pods without nodes: those that have failed least come first.
@@ -229,8 +229,8 @@ class _Pass:
             ticket = each.ticket
             number = sum(pods.count for pods in each.wanted)
             text = f"{reserved(ticket, None).text}; it is tried whether nodes come for {number} of them"
-            first_since = self._turns[ticket.key].first_since
-            self._turns[ticket.key] = replace(reserved(ticket, ticket.engines), text=text, first_since=first_since)
+            first_since = self._decisions[ticket.key].first_since
+            self._decisions[ticket.key] = replace(reserved(ticket, ticket.engines), text=text, first_since=first_since)
             if not each.is_kept:
                 self._room.take(ticket.key, ticket.namespace, each.wanted, ())
             busy.append(each.pool)
@@ -256,9 +256,9 @@ class _Pass:
 
     def _number(self) -> None:
         """Give each job that waits its position."""
-        waiting = [key for key in self._line if self._turns[key].standing is Standing.QUEUED]
+        waiting = [key for key in self._line if self._decisions[key].standing is Standing.QUEUED]
         for position, key in enumerate(waiting, start=1):
-            self._turns[key] = replace(self._turns[key], position=position)
+            self._decisions[key] = replace(self._decisions[key], position=position)
 
     def _frees(self, ticket: Ticket, wanted: tuple[Pods, ...], short: Shortage) -> tuple[str, ...]:
         """Return whose leaving makes room for a job, after sending away whom it may; none: it is not enough.
@@ -272,7 +272,7 @@ class _Pass:
                 return ()
             self._in_vain.clear()
             for victim in victims:
-                self._turns[victim.key] = preempted(ticket.key)
+                self._decisions[victim.key] = preempted(ticket.key)
                 self._later.give_back(victim.key)
                 self._leaves(replace(victim, holding=Holding.LEAVING, preempted_for=ticket.key))
             found = self._later.find(ticket.namespace, wanted)
@@ -329,14 +329,16 @@ def _wanted(ticket: Ticket) -> tuple[Pods, ...]:
     return ticket.more if ticket.holding is Holding.RESERVED else ticket.pods
 
 
-def _queued(ticket: Ticket, text: str) -> Turn:
+def _queued(ticket: Ticket, text: str) -> QueueDecision:
     retry_at = ticket.retry_at or None
-    return Turn(Standing.QUEUED, text, first_since=ticket.first_since, revoked=ticket.revoked, retry_at=retry_at)
+    return QueueDecision(
+        Standing.QUEUED, text, first_since=ticket.first_since, revoked=ticket.revoked, retry_at=retry_at
+    )
 
 
-def reserved(ticket: Ticket, engines: int | None) -> Turn:
-    """Return the turn of a job that holds room, for so many engines."""
-    return Turn(
+def reserved(ticket: Ticket, engines: int | None) -> QueueDecision:
+    """Return the decision about a job that holds room for this many engines."""
+    return QueueDecision(
         Standing.RESERVED,
         f"it holds room for {sum(each.count for each in ticket.pods)} pods with {ticket.gpus} slots",
         first_since=ticket.first_since if ticket.holding is Holding.RESERVED else None,
@@ -346,15 +348,15 @@ def reserved(ticket: Ticket, engines: int | None) -> Turn:
     )
 
 
-def preempted(by: str) -> Turn:
-    """Return the turn of a job that is sent away for another."""
-    return Turn(Standing.PREEMPTED, f"{by} has a higher priority and needs its room", preempted_for=by)
+def preempted(by: str) -> QueueDecision:
+    """Return the decision about a job that is sent away for another."""
+    return QueueDecision(Standing.PREEMPTED, f"{by} has a higher priority and needs its room", preempted_for=by)
 
 
-def revoked(ticket: Ticket, why: str, now: float) -> Turn:
-    """Return the turn of a job that gives back its reservation; it keeps its age."""
+def revoked(ticket: Ticket, why: str, now: float) -> QueueDecision:
+    """Return the decision about a job that gives back its reservation; it keeps its age."""
     number = ticket.revoked + 1
-    return Turn(
+    return QueueDecision(
         Standing.REVOKED,
         f"{why}: it gives its room back, and waits for room again",
         first_since=ticket.first_since,

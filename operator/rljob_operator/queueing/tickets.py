@@ -14,7 +14,7 @@ from rljob_operator.job.admitted_job import AdmittedJob
 from rljob_operator.job.cluster_shape import can_scale, is_of_engines
 from rljob_operator.job.pod_roles import HEAD, TOOLS
 from rljob_operator.queueing.ticket import Holding, Ticket
-from rljob_operator.world.queue_decision import Turn
+from rljob_operator.world.queue_decision import QueueDecision
 from rljob_operator.world.world import Pod
 
 
@@ -31,7 +31,7 @@ def ticket_of(
     created: float,
     pods: Sequence[Pod],
     has_pods: bool,
-    granted: Turn | None,
+    granted: QueueDecision | None,
     clusters: Sequence[Manifest] = (),
 ) -> Ticket:
     """Return the ticket of a job.
@@ -138,14 +138,14 @@ def _is_alike(job: AdmittedJob, built: Sequence[Pods], wanted: Sequence[Pods]) -
     ) and all(there[each.group].count == each.count for each in counted)
 
 
-def _granted(job: AdmittedJob, granted: Turn | None) -> str | None:
+def _granted(job: AdmittedJob, granted: QueueDecision | None) -> str | None:
     """Return the digest of the pods that a reservation is for; None: that is not known."""
     if granted is not None and granted.is_reserved:
         return granted.granted
     return job.status.queue.granted if job.status.queue is not None else None
 
 
-def _revoked(job: AdmittedJob, taken: Turn | None) -> int:
+def _revoked(job: AdmittedJob, taken: QueueDecision | None) -> int:
     if taken is not None:
         return taken.revoked
     return job.status.queue.revoked or 0 if job.status.queue is not None else 0
@@ -158,14 +158,14 @@ def _due(job: AdmittedJob) -> float | None:
     return attempts[-1].start_after.timestamp() if is_open else None
 
 
-def _retry_at(job: AdmittedJob, taken: Turn | None) -> float:
+def _retry_at(job: AdmittedJob, taken: QueueDecision | None) -> float:
     if taken is not None:
         return taken.retry_at or 0.0
     known = job.status.queue
     return known.retry_at.timestamp() if known is not None and known.retry_at is not None else 0.0
 
 
-def shows(job: AdmittedJob, granted: Turn) -> bool:
+def shows(job: AdmittedJob, granted: QueueDecision) -> bool:
     """Return whether a job's status shows what a pass has given, or taken."""
     is_reserved, known = job.status.is_true(ConditionType.QUOTA_RESERVED), job.status.queue
     if not granted.is_reserved:
@@ -174,7 +174,7 @@ def shows(job: AdmittedJob, granted: Turn) -> bool:
     return is_reserved and (granted.engines is None or engines >= min(granted.engines, job.spec.rollout.engines))
 
 
-def _holding(job: AdmittedJob, has_pods: bool, is_ours: bool, granted: Turn | None) -> Holding:
+def _holding(job: AdmittedJob, has_pods: bool, is_ours: bool, granted: QueueDecision | None) -> Holding:
     if not is_ours:
         return Holding.FOREIGN if has_pods else Holding.NOTHING
     if granted is not None and not granted.is_reserved and _is_reserved(job, has_pods):

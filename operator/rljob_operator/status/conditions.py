@@ -82,29 +82,29 @@ def kueue_quota(attempt: AttemptView | None, job: AdmittedJob) -> Claims:
 
 def quota_reserved(history: JobHistory, job: AdmittedJob) -> Claims:
     """Return whether the job holds room in quotas and on nodes; nothing of a job that is in no queue of ours."""
-    if job.turn is None:
+    if job.queue_decision is None:
         return {}
-    if history.outcome is not None and job.turn.position is None:
+    if history.outcome is not None and job.queue_decision.position is None:
         return {Type.QUOTA_RESERVED: Claim("False", Reason.FINISHED, "the job has ended and holds nothing")}
     if history.attempt is None or not history.attempt.is_open:
         if job.spec.suspend:
             return {Type.QUOTA_RESERVED: Claim("False", Reason.SUSPENDED, "the job is suspended and holds nothing")}
         if (held := directory_in_use(job)) is not None:
             return {Type.QUOTA_RESERVED: held}
-        if history.attempt is not None and history.attempt.has_never_started and job.turn.is_reserved:
+        if history.attempt is not None and history.attempt.has_never_started and job.queue_decision.is_reserved:
             text = f"attempt {history.attempt.number} did not start in time and has given back its room"
             return {Type.QUOTA_RESERVED: Claim("False", Reason.QUEUED, text)}
-    if job.turn.is_reserved:
-        return {Type.QUOTA_RESERVED: Claim("True", Reason.RESERVED, job.turn.text)}
-    return {Type.QUOTA_RESERVED: Claim("False", job.turn.standing, queue_text(job.turn))}
+    if job.queue_decision.is_reserved:
+        return {Type.QUOTA_RESERVED: Claim("True", Reason.RESERVED, job.queue_decision.text)}
+    return {Type.QUOTA_RESERVED: Claim("False", job.queue_decision.standing, queue_text(job.queue_decision))}
 
 
 def _held(job: AdmittedJob) -> Claim | None:
     """Return why a job without pods has none, if that is the queue's doing."""
-    if job.turn is None or not job.is_held:
+    if job.queue_decision is None or not job.is_held:
         return None
-    reason = Reason.NEVER_FITS if job.turn.standing is Standing.NEVER else Reason.QUEUED
-    return Claim("False", reason, queue_text(job.turn))
+    reason = Reason.NEVER_FITS if job.queue_decision.standing is Standing.NEVER else Reason.QUEUED
+    return Claim("False", reason, queue_text(job.queue_decision))
 
 
 def cluster_ready(history: JobHistory, attempt: AttemptView | None, job: AdmittedJob, now: float) -> Claim:
@@ -184,7 +184,7 @@ def _training_of(driver: Driver | None, job: AdmittedJob, name: str) -> Claim:
     if driver is None or driver.state is DriverState.UNKNOWN:
         return Claim("Unknown", Reason.UNREACHABLE, f"{name}: Ray does not answer the operator")
     if job.is_suspended:
-        why = f": {queue_text(job.turn)}" if job.is_held and job.turn else ""
+        why = f": {queue_text(job.queue_decision)}" if job.is_held and job.queue_decision else ""
         return Claim("True", Reason.DRAINING, f"{name} saves and ends{why}")
     if driver.status is not None and driver.status.eviction is not None:
         return Claim("True", Reason.EVICTED, f"{name} saves and ends: {driver.status.eviction}")

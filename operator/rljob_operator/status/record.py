@@ -123,20 +123,20 @@ def status_of(
 
 def queue(job: AdmittedJob, conditions: Claims, now: float) -> Queue | None:
     """Return the place of a job in the queue."""
-    turn, claim, old = job.turn, conditions.get(ConditionType.QUOTA_RESERVED), job.status.queue
-    if turn is None or claim is None or claim.reason in NOT_WAITING:
+    decision, claim, old = job.queue_decision, conditions.get(ConditionType.QUOTA_RESERVED), job.status.queue
+    if decision is None or claim is None or claim.reason in NOT_WAITING:
         return None
     before = job.status.condition(ConditionType.QUOTA_RESERVED)
     stays = before is not None and before.status == claim.status
     return Queue(
-        position=turn.position,
+        position=decision.position,
         since=old.since if old is not None and stays else _time(now),
-        first_since=_time(turn.first_since) if turn.first_since is not None else None,
-        preempted_for=turn.preempted_for,
-        engines=job.spec.rollout.engines if turn.is_reserved else None,
-        granted=turn.granted if turn.is_reserved else None,
-        revoked=turn.revoked or None,
-        retry_at=_time(turn.retry_at) if turn.retry_at else None,
+        first_since=_time(decision.first_since) if decision.first_since is not None else None,
+        preempted_for=decision.preempted_for,
+        engines=job.spec.rollout.engines if decision.is_reserved else None,
+        granted=decision.granted if decision.is_reserved else None,
+        revoked=decision.revoked or None,
+        retry_at=_time(decision.retry_at) if decision.retry_at else None,
     )
 
 

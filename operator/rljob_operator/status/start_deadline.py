@@ -50,7 +50,7 @@ def _ended(record: AttemptRecord, limit_s: float, awaited: str, now: float) -> A
 
 def _holds_room(attempt: AttemptView, job: AdmittedJob) -> bool:
     """Return whether others could use what the attempt holds: not if it only waits for a scheduler."""
-    is_reserved = job.turn is not None and job.turn.is_reserved
+    is_reserved = job.queue_decision is not None and job.queue_decision.is_reserved
     return is_reserved or attempt.is_in_kueue or any(pod.node is not None for pod in attempt.pods)
 
 

@@ -20,7 +20,7 @@ from rljob_operator.job.admitted_job import AdmittedJob
 from rljob_operator.job.cluster_shape import num_pods
 from rljob_operator.world.kueue import UNSEEN, Workload
 from rljob_operator.world.pod_stage import PodStage, Stage, with_events
-from rljob_operator.world.queue_decision import Standing, Turn
+from rljob_operator.world.queue_decision import QueueDecision, Standing
 from rljob_operator.world.world import DriverState, Pod, seconds
 
 PATIENCE_S = 20.0
@@ -90,18 +90,18 @@ def waiting(attempt: AttemptView, job: AdmittedJob, now: float) -> Waiting | Non
 
 def in_queue(job: AdmittedJob, now: float) -> Waiting | None:
     """Return what a job waits for that the queue holds back; None: the queue does not."""
-    if job.turn is None or not job.is_held:
+    if job.queue_decision is None or not job.is_held:
         return None
     known = job.status.queue
     since = known.since.timestamp() if known is not None and known.position is not None else now
-    return Waiting(Blocker.QUEUE, queue_text(job.turn), since)
+    return Waiting(Blocker.QUEUE, queue_text(job.queue_decision), since)
 
 
-def queue_text(turn: Turn) -> str:
-    """Return a turn in words: `position 2 in the queue: needs ...`."""
-    if turn.position is not None:
-        return f"position {turn.position} in the queue: {turn.text}"
-    return f"preempted: {turn.text}" if turn.standing is Standing.PREEMPTED else turn.text
+def queue_text(decision: QueueDecision) -> str:
+    """Return a decision in words: `position 2 in the queue: needs ...`."""
+    if decision.position is not None:
+        return f"position {decision.position} in the queue: {decision.text}"
+    return f"preempted: {decision.text}" if decision.standing is Standing.PREEMPTED else decision.text
 
 
 def before_driver(attempt: AttemptView, job: AdmittedJob, now: float) -> Waiting | None:

@@ -23,7 +23,7 @@ class RayAnswer:
 
 
 class News(Enum):
-    """How much has changed about a driver, or about the turn of a job."""
+    """How much has changed about a driver, or what the queue has decided about a job."""
 
     NOTHING = auto()
     PROGRESS = auto()

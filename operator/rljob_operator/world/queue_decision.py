@@ -21,7 +21,7 @@ class Standing(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class QueueDecision:
     """The decision about one job."""
 
     standing: Standing
@@ -46,7 +46,7 @@ class Turn:
     def is_reserved(self) -> bool:
         return self.standing is Standing.RESERVED
 
-    def differs_in_place_only(self, other: "Turn") -> bool:
+    def differs_in_place_only(self, other: "QueueDecision") -> bool:
         """Return whether a job waits as before, at another position or for other numbers: nothing is done about it."""
         if self.position is None or other.position is None:
             return False

@@ -32,7 +32,7 @@ from rljob_operator.world.kueue import Workload, with_labels
 from rljob_operator.world.pace import Pace
 from rljob_operator.world.pod_evidence import trouble_of
 from rljob_operator.world.pod_stage import PodEvent, PodStage, stage_of
-from rljob_operator.world.queue_decision import Turn
+from rljob_operator.world.queue_decision import QueueDecision
 from rljob_operator.world.run_claims import Runs
 from rljob_operator.world.suspension import was_suspended
 
@@ -284,7 +284,7 @@ class World:
     observed: Observed = Observed()
     token: ControlToken = ControlToken()
     defaults: Defaults = Defaults()
-    turn: Turn | None = None
+    queue_decision: QueueDecision | None = None
     """what the queue has decided about the job; None: it is in no queue of ours"""
     pace: Pace = field(default_factory=Pace)
     """when the status was written lately"""

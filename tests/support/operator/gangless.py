@@ -41,7 +41,7 @@ class Gangless(Queue):
         self._end_those_that_are_done()
         self._start_pods()
         found = self.look()
-        self.revoked += sum(turn.standing == "Revoked" for turn in found.values())
+        self.revoked += sum(decision.standing == "Revoked" for decision in found.values())
         self._start_pods()
         self._note_partial()
         self.now += seconds

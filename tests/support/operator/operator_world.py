@@ -28,7 +28,7 @@ from rljob_operator.job.admitted_job import AdmittedJob, admitted_job
 from rljob_operator.plan import PROGRESS_S, Plan, plan
 from rljob_operator.status.events import Event
 from rljob_operator.world.pace import SHORTEST_S, Pace
-from rljob_operator.world.queue_decision import Turn
+from rljob_operator.world.queue_decision import QueueDecision
 from rljob_operator.world.world import (
     ALIVE,
     ControlToken,
@@ -130,7 +130,7 @@ class Surroundings:
     defaults: Defaults = DEFAULTS
     observed: Observed = field(default_factory=Observed)
     token: ControlToken = field(default_factory=lambda: ControlToken("a token", "key", "key"))
-    turn: Turn | None = None
+    queue_decision: QueueDecision | None = None
     pace: Pace = field(default_factory=Pace)
     now: float = NOW
     events: list[Event] = field(default_factory=list)
@@ -148,7 +148,7 @@ class Surroundings:
 
     @property
     def world(self) -> World:
-        return World(self.observed, self.token, self.defaults, self.turn, self.pace)
+        return World(self.observed, self.token, self.defaults, self.queue_decision, self.pace)
 
     @property
     def status(self) -> Manifest:

@@ -1,4 +1,4 @@
-"""Jobs in a queue as values, moved by the turns of passes, and by what happens to jobs. For the pure queue only."""
+"""Jobs in a queue as values, moved by the decisions of passes, and by what happens to jobs. For the pure queue only."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -9,7 +9,7 @@ from rljob_operator.capacity.quotas import Quota
 from rljob_operator.capacity.snapshot import Snapshot
 from rljob_operator.queueing.schedule import schedule
 from rljob_operator.queueing.ticket import Holding, Priority, Rules, Ticket
-from rljob_operator.world.queue_decision import Standing, Turn
+from rljob_operator.world.queue_decision import QueueDecision, Standing
 
 NOW = 1_800_000_000.0
 GPU = "nvidia.com/gpu"
@@ -59,14 +59,14 @@ def _quota(gpus: int) -> Quota:
     return Quota("gpus", {f"requests.{GPU}": gpus * 1000}, {})
 
 
-def turns(seen: Snapshot, *tickets: Ticket, rules: Rules = RULES, at: float = 0.0) -> Mapping[str, Turn]:
-    """Return the turns of these jobs, by their names without the namespace `ml`."""
+def decisions(seen: Snapshot, *tickets: Ticket, rules: Rules = RULES, at: float = 0.0) -> Mapping[str, QueueDecision]:
+    """Return the decisions of these jobs, by their names without the namespace `ml`."""
     found = schedule(tickets, seen, rules, NOW + at)
-    return {key.removeprefix("ml/"): turn for key, turn in found.items()}
+    return {key.removeprefix("ml/"): decision for key, decision in found.items()}
 
 
-def reserved(found: Mapping[str, Turn]) -> set[str]:
-    return {key for key, turn in found.items() if turn.is_reserved}
+def reserved(found: Mapping[str, QueueDecision]) -> set[str]:
+    return {key for key, decision in found.items() if decision.is_reserved}
 
 
 @dataclass
@@ -83,27 +83,33 @@ class Queue:
     def add(self, each: Ticket) -> None:
         self.tickets[each.key] = replace(each, created=self.now)
 
-    def look(self) -> Mapping[str, Turn]:
-        """Make a pass, and do what its turns say."""
+    def look(self) -> Mapping[str, QueueDecision]:
+        """Make a pass, and do what its decisions say."""
         found = schedule(self.tickets.values(), self.seen, self.rules, self.now)
-        for key, turn in found.items():
-            self._act(self.tickets[key], turn)
+        for key, decision in found.items():
+            self._act(self.tickets[key], decision)
         return found
 
-    def _act(self, each: Ticket, turn: Turn) -> None:
-        if turn.is_reserved and each.holding is Holding.NOTHING:
+    def _act(self, each: Ticket, decision: QueueDecision) -> None:
+        if decision.is_reserved and each.holding is Holding.NOTHING:
             self.order.append(each.key)
             bound = self._bound(each.pods)
-            each = replace(each, holding=Holding.RESERVED, since=self.now, first_since=turn.first_since, bound=bound)
-        elif turn.is_reserved and each.more and turn.engines == each.engines:
+            each = replace(
+                each, holding=Holding.RESERVED, since=self.now, first_since=decision.first_since, bound=bound
+            )
+        elif decision.is_reserved and each.more and decision.engines == each.engines:
             each = replace(each, pods=(*each.pods, *each.more), more=(), held_engines=each.engines)
-        elif turn.standing is Standing.PREEMPTED and each.holding is Holding.RESERVED:
+        elif decision.standing is Standing.PREEMPTED and each.holding is Holding.RESERVED:
             each = replace(each, holding=Holding.LEAVING, preempted_for="another", since=None)
-        elif turn.standing is Standing.REVOKED and each.holding is Holding.RESERVED:
-            again = {"revoked": turn.revoked, "retry_at": turn.retry_at or 0.0, "first_since": turn.first_since}
+        elif decision.standing is Standing.REVOKED and each.holding is Holding.RESERVED:
+            again = {
+                "revoked": decision.revoked,
+                "retry_at": decision.retry_at or 0.0,
+                "first_since": decision.first_since,
+            }
             each = replace(each, holding=Holding.LEAVING, since=None, **again)  # type: ignore[arg-type]
-        elif turn.standing is Standing.QUEUED:
-            each = replace(each, first_since=turn.first_since)
+        elif decision.standing is Standing.QUEUED:
+            each = replace(each, first_since=decision.first_since)
         self.tickets[each.key] = each
 
     def end(self, key: str) -> None:

@@ -10,12 +10,12 @@ from rljob_api.exits import Exit
 from rljob_operator.attempts.escalation import SHORTEST_DRAIN_S, STOP_S
 from rljob_operator.fallback import ENDED_S, Ending, ending_of, fallback_plan
 from rljob_operator.plan import NO_ORDERS, Plan
-from rljob_operator.world.queue_decision import Standing, Turn
+from rljob_operator.world.queue_decision import QueueDecision, Standing
 from rljob_operator.world.world import DriverState
 from support.operator.operator_world import NOW, Surroundings, running
 from unit.operator.execution.test_execution import KEY, House
 
-PREEMPTED = Turn(Standing.PREEMPTED, "another needs it", preempted_for="ml/urgent")
+PREEMPTED = QueueDecision(Standing.PREEMPTED, "another needs it", preempted_for="ml/urgent")
 
 
 class Unplannable:
@@ -24,12 +24,12 @@ class Unplannable:
     def __init__(self) -> None:
         self.around = Surroundings().to_running()
         self.ending: Ending | None = None
-        self.turn: Turn | None = None
+        self.queue_decision: QueueDecision | None = None
 
     def plan(self, after_s: float = 0.0) -> Plan:
         around = self.around
         around.now += after_s
-        self.ending = ending_of(around.raw, around.observed.driver, self.turn, self.ending, around.now)
+        self.ending = ending_of(around.raw, around.observed.driver, self.queue_decision, self.ending, around.now)
         return fallback_plan(around.raw, around.observed, self.ending, "RecursionError", around.now)
 
 
@@ -61,7 +61,7 @@ def test_one_that_has_to_go_saves_first(job: Unplannable, why: str):
     if why == "suspended":
         job.around.raw["spec"]["suspend"] = True
     else:
-        job.turn = PREEMPTED
+        job.queue_decision = PREEMPTED
     assert job.plan().orders.drain
     assert not job.plan(SHORTEST_DRAIN_S - 1).orders.stop
     assert job.plan(1).orders.stop
@@ -83,15 +83,15 @@ def test_a_driver_that_has_ended_frees_its_pods(job: Unplannable):
 
 
 def test_another_reason_to_end_gives_no_more_time(job: Unplannable):
-    job.turn = PREEMPTED
+    job.queue_decision = PREEMPTED
     job.plan()
     job.around.raw["spec"]["suspend"] = True
     assert job.plan(SHORTEST_DRAIN_S).orders.stop
 
 
 @pytest.mark.parametrize("standing", [Standing.RESERVED, Standing.UNDECIDED])
-def test_one_whose_turn_it_may_be_trains_on(job: Unplannable, standing: Standing):
-    job.turn = Turn(standing)
+def test_one_that_may_hold_room_trains_on(job: Unplannable, standing: Standing):
+    job.queue_decision = QueueDecision(standing)
     assert job.plan().orders == NO_ORDERS
 
 
@@ -111,7 +111,7 @@ def test_it_asks_nothing_of_what_may_be_broken(job: Unplannable, broken: dict[st
 
 
 def test_a_driver_that_is_not_reached_is_freed_in_time(job: Unplannable):
-    job.turn = PREEMPTED
+    job.queue_decision = PREEMPTED
     job.around.driver(state=DriverState.UNKNOWN)
     job.plan()
     assert [target.kind for target in job.plan(SHORTEST_DRAIN_S + STOP_S).delete] == ["RayCluster"]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rljob_api.control import EngineState
 from rljob_api.exits import Exit
-from rljob_operator.world.queue_decision import Standing, Turn
+from rljob_operator.world.queue_decision import QueueDecision, Standing
 from rljob_operator.world.world import ALIVE, SILENT_S, DriverState
 from support.operator.operator_world import NOW, Surroundings, raw_job, running
 
@@ -16,13 +16,13 @@ ENGINE_NUMBERS = st.sampled_from([2, 4, 6, 3])
 """3 fills pods of other sizes: the API server refuses it, but another change may have come before it had seen all"""
 ENGINE_STATES = st.lists(st.sampled_from(EngineState), min_size=2, max_size=2)
 
-TURNS = [
+DECISIONS = [
     None,
-    Turn(Standing.RESERVED, "it holds room", engines=2),
-    Turn(Standing.QUEUED, "needs more", position=1, first_since=NOW),
-    Turn(Standing.QUEUED, "needs less", position=2),
-    Turn(Standing.PREEMPTED, "another needs it", preempted_for="ml/urgent"),
-    Turn(Standing.NEVER, "needs more than there is"),
+    QueueDecision(Standing.RESERVED, "it holds room", engines=2),
+    QueueDecision(Standing.QUEUED, "needs more", position=1, first_since=NOW),
+    QueueDecision(Standing.QUEUED, "needs less", position=2),
+    QueueDecision(Standing.PREEMPTED, "another needs it", preempted_for="ml/urgent"),
+    QueueDecision(Standing.NEVER, "needs more than there is"),
 ]
 HAPPENINGS = st.one_of(
     st.tuples(st.just("pods"), st.none() | st.integers(0, 5)),
@@ -38,7 +38,7 @@ HAPPENINGS = st.one_of(
     st.tuples(st.just("suspend"), st.booleans()),
     st.tuples(st.just("scale"), ENGINE_NUMBERS),
     st.tuples(st.just("engines follow"), st.none()),
-    st.tuples(st.just("turn"), st.sampled_from(TURNS)),
+    st.tuples(st.just("decision"), st.sampled_from(DECISIONS)),
     st.tuples(st.just("deadline"), st.integers(1, 5000)),
     st.tuples(st.just("ttl"), st.integers(0, 100)),
     st.tuples(st.just("time"), st.integers(1, 2000)),
@@ -77,8 +77,8 @@ def happen(around: Surroundings, what: str, how: object) -> None:
             around.pace = replace(around.pace, progress_due_at=0.0)
         case "suspend", wanted:
             around.edit(suspend=wanted)
-        case "turn", found:
-            around.turn = found
+        case "decision", found:
+            around.queue_decision = found
         case "deadline", limit_s:
             around.edit(scheduling={"activeDeadlineSeconds": limit_s})
         case "ttl", ttl_s:

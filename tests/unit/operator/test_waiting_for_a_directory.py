@@ -7,7 +7,7 @@ import pytest
 from rljob_api.exits import Exit
 from rljob_operator.plan import LOOK_AGAIN_S
 from rljob_operator.queueing.ledger import IDLE
-from rljob_operator.world.queue_decision import Standing, Turn
+from rljob_operator.world.queue_decision import QueueDecision, Standing
 from rljob_operator.world.run_claims import RunIndex, claim_of
 from rljob_operator.world.world import Storage
 from support.operator.operator_world import DEFAULTS, Surroundings, raw_job
@@ -52,7 +52,7 @@ def test_it_gets_nothing_and_says_who_has_the_directory():
 def test_it_holds_no_room_in_the_queue_meanwhile():
     first, second = pair()
     sees(second, first)
-    second.turn = IDLE
+    second.queue_decision = IDLE
     second.step()
     assert second.condition("QuotaReserved")["reason"] == "DirectoryInUse"
     assert second.condition("Ready")["reason"] == "DirectoryInUse"
@@ -63,7 +63,7 @@ def test_it_does_not_wait_for_a_job_that_never_fits():
     _, second = pair()
     big = Surroundings(raw_job("big", checkpoint={"directory": "/rljob/ml/first"}), second.defaults)
     big.raw["metadata"]["uid"] = FIRST_UID
-    big.turn = Turn(Standing.NEVER, "needs 64 GPUs")
+    big.queue_decision = QueueDecision(Standing.NEVER, "needs 64 GPUs")
     big.step()
     sees(second, big)
     second.step()

@@ -6,7 +6,7 @@ from rljob_api.status import AttemptStatus, JobProgress, Phase, Queue, Status
 from rljob_cli.jobs.jobs import Job, job_of
 from rljob_cli.jobs.queue_view import as_tables, gpu_hours
 from rljob_cli.jobs.why import Seen, why
-from rljob_operator.world.queue_decision import Standing, Turn
+from rljob_operator.world.queue_decision import QueueDecision, Standing
 from support.api.sample_rljob_status import NOON
 from support.cli.sample_job import NOW, text
 from support.operator.operator_world import NOW as UNIX_NOW
@@ -16,11 +16,11 @@ TEXT = "needs 4 × nvidia.com/gpu; ResourceQuota gpus leaves 0 × nvidia.com/gpu
 AT = "2026-11-21T12:00:00Z"
 
 
-def seen(name: str, turn: Turn, namespace: str = "ml", **status: object) -> Job:
-    """Return a job whose status shows this turn."""
+def seen(name: str, decision: QueueDecision, namespace: str = "ml", **status: object) -> Job:
+    """Return a job whose status shows this decision."""
     around = Surroundings(raw_job(name))
     around.raw["metadata"] |= {"creationTimestamp": AT, "namespace": namespace}
-    around.turn = turn
+    around.queue_decision = decision
     around.step()
     written = Status.model_validate(around.status)
     assert written.queue is not None
@@ -29,14 +29,14 @@ def seen(name: str, turn: Turn, namespace: str = "ml", **status: object) -> Job:
     return job_of({**around.raw, "status": changed.model_dump(mode="json", by_alias=True, exclude_none=True)})
 
 
-RESERVED = Turn(Standing.RESERVED, "it holds room for 3 pods with 4 slots")
+RESERVED = QueueDecision(Standing.RESERVED, "it holds room for 3 pods with 4 slots")
 ATTEMPT = AttemptStatus(number=1, cluster="c", start_after=NOON, ended=NOON + timedelta(minutes=5))
 
 
 def test_jobs_wait_in_the_order_of_their_positions_and_those_whose_end_is_unknown_come_last():
     jobs = [
-        seen("a-second", Turn(Standing.QUEUED, TEXT, 2)),
-        seen("b-first", Turn(Standing.QUEUED, TEXT, 1)),
+        seen("a-second", QueueDecision(Standing.QUEUED, TEXT, 2)),
+        seen("b-first", QueueDecision(Standing.QUEUED, TEXT, 1)),
         seen("c-unknown", RESERVED),
         seen("d-soon", RESERVED, progress=JobProgress(step=9, eta_seconds=60)),
         seen("e-later", RESERVED, progress=JobProgress(step=9, eta_seconds=90)),
@@ -56,9 +56,9 @@ def test_the_queue_is_shown_in_its_order_and_who_ends_first_above_others():
     jobs = [
         seen("late", RESERVED, progress=JobProgress(step=1, eta_seconds=7200)),
         seen("soon", RESERVED, namespace="lab", progress=JobProgress(step=9, eta_seconds=60)),
-        seen("b", Turn(Standing.QUEUED, TEXT, 2)),
-        seen("a", Turn(Standing.QUEUED, TEXT, 1)),
-        seen("never", Turn(Standing.NEVER, "ResourceQuota gpus allows 2 × nvidia.com/gpu in all")),
+        seen("b", QueueDecision(Standing.QUEUED, TEXT, 2)),
+        seen("a", QueueDecision(Standing.QUEUED, TEXT, 1)),
+        seen("never", QueueDecision(Standing.NEVER, "ResourceQuota gpus allows 2 × nvidia.com/gpu in all")),
     ]
     assert (
         text(as_tables(jobs, NOW, namespaces=True))
@@ -92,9 +92,9 @@ def test_without_jobs_nobody_holds_and_nobody_waits():
 
 
 def test_why_names_the_queue_with_the_position():
-    job = seen("a", Turn(Standing.QUEUED, TEXT, 2))
+    job = seen("a", QueueDecision(Standing.QUEUED, TEXT, 2))
     around = Surroundings(raw_job("a"))
-    around.turn = Turn(Standing.QUEUED, TEXT, 2)
+    around.queue_decision = QueueDecision(Standing.QUEUED, TEXT, 2)
     around.step()
     found = why(job, Seen({**around.raw, "metadata": {**around.raw["metadata"], "creationTimestamp": AT}}), UNIX_NOW)
     assert job.status.phase is Phase.QUEUED

@@ -11,7 +11,7 @@ from rljob_api.exits import Exit
 from rljob_api.sections import Recovery
 from rljob_operator.attempts.escalation import SHORTEST_DRAIN_S, STOP_S, drain_deadline_s
 from rljob_operator.world.driver_news import GRACE, RayAnswer, after_answer, after_no_answer
-from rljob_operator.world.queue_decision import Standing, Turn
+from rljob_operator.world.queue_decision import QueueDecision, Standing
 from rljob_operator.world.world import DriverState
 from support.operator.operator_world import DEFAULTS, Surroundings, engines, pods, raw_job, running
 
@@ -126,8 +126,8 @@ def test_no_manifest_and_no_driver_chooses_the_time_that_a_job_of_higher_priorit
     slow = {} if sections else {"train": 1e9}
     known = running()
     around.runs(known.model_copy(update={"progress": known.progress.model_copy(update={"last_step_seconds": slow})}))
-    turn = Turn(Standing.PREEMPTED, "another needs it", preempted_for="ml/urgent")
-    around.turn = turn
+    decision = QueueDecision(Standing.PREEMPTED, "another needs it", preempted_for="ml/urgent")
+    around.queue_decision = decision
     around.step()
     wait(around, DEFAULTS.longest_drain_s)
     assert verdict(around) == Exit.PREEMPTED

@@ -114,7 +114,7 @@ class Fleet:
         ticket = ticket_of(job, NOW + number, pods, bool(pods or clusters), granted, clusters)
         self.ledger.put(ticket, granted is not None and shows(job, granted))
         self.known.add(number)
-        around.turn = self.ledger.turn(key)
+        around.queue_decision = self.ledger.decision(key)
         return around.plan()
 
     def gpus(self) -> int:

@@ -1,4 +1,4 @@
-"""What a turn in the queue makes of a job: its plan, its status, and its pods."""
+"""What a decision in the queue makes of a job: its plan, its status, and its pods."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,24 +7,22 @@ import pytest
 
 from rljob_api.control import RunState
 from rljob_api.exits import Exit
-from rljob_operator.world.queue_decision import Standing, Turn
+from rljob_operator.world.queue_decision import QueueDecision, Standing
 from support.operator.operator_world import NOW, Surroundings, raw_job, running
 
-RESERVED = Turn(Standing.RESERVED, "it holds room for 3 pods with 4 slots", engines=2)
-QUEUED = Turn(Standing.QUEUED, "needs 4 × nvidia.com/gpu; matching nodes have 0 × nvidia.com/gpu free", 2, NOW)
-PREEMPTED = Turn(Standing.PREEMPTED, "ml/urgent has a higher priority and needs its room", preempted_for="ml/urgent")
-UNDECIDED = Turn(Standing.UNDECIDED)
-NEVER = Turn(Standing.NEVER, "needs 4 × nvidia.com/gpu; ResourceQuota gpus allows 2 × nvidia.com/gpu in all")
+RESERVED = QueueDecision(Standing.RESERVED, "it holds room for 3 pods with 4 slots", engines=2)
+QUEUED = QueueDecision(Standing.QUEUED, "needs 4 × nvidia.com/gpu; matching nodes have 0 × nvidia.com/gpu free", 2, NOW)
+PREEMPTED = QueueDecision(
+    Standing.PREEMPTED, "ml/urgent has a higher priority and needs its room", preempted_for="ml/urgent"
+)
+UNDECIDED = QueueDecision(Standing.UNDECIDED)
+NEVER = QueueDecision(Standing.NEVER, "needs 4 × nvidia.com/gpu; ResourceQuota gpus allows 2 × nvidia.com/gpu in all")
 
 
-def around_with(turn: Turn | None, **sections: Any) -> Surroundings:
+def around_with(decision: QueueDecision | None, **sections: Any) -> Surroundings:
     around = Surroundings(raw_job(**sections))
-    around.turn = turn
+    around.queue_decision = decision
     return around
-
-
-def turn(around: Surroundings, found: Turn) -> None:
-    around.turn = found
 
 
 def test_nothing_is_done_about_a_job_that_the_queue_has_not_looked_at():
@@ -78,10 +76,10 @@ def test_a_job_that_is_in_no_queue_of_ours_has_no_condition_of_it():
     assert "queue" not in around.status
 
 
-def test_a_job_that_waited_begins_with_its_turn():
+def test_a_job_that_waited_begins_when_room_is_reserved():
     around = around_with(QUEUED)
     around.step()
-    turn(around, RESERVED)
+    around.queue_decision = RESERVED
     around.now += 60
     around.step()
     assert around.status["phase"] == "Provisioning"
@@ -92,7 +90,7 @@ def test_a_job_that_waited_begins_with_its_turn():
 def test_a_move_in_the_queue_is_written_later():
     around = around_with(QUEUED)
     around.step()
-    turn(around, replace(QUEUED, position=1, text="needs less"))
+    around.queue_decision = replace(QUEUED, position=1, text="needs less")
     todo = around.plan()
     assert todo.status is None
     assert todo.requeue_after_s == 15
@@ -110,7 +108,7 @@ def preempted() -> Surroundings:
     around = around_with(RESERVED).to_running()
     around.runs(running(step=5, checkpoint=4))
     around.step()
-    turn(around, PREEMPTED)
+    around.queue_decision = PREEMPTED
     around.step()
     return around
 
@@ -131,7 +129,7 @@ def test_a_preempted_job_is_queued_again_and_counts_as_no_failure():
     around.ends(Exit.PREEMPTED)
     around.step()
     around.deletions_done()
-    turn(around, QUEUED)
+    around.queue_decision = QUEUED
     around.step()
     assert around.observed.rayclusters() == ()
     assert around.status["phase"] == "Queued"
@@ -146,9 +144,9 @@ def test_a_preempted_job_resumes_from_its_checkpoint_when_it_has_room_again():
     around.ends(Exit.PREEMPTED)
     around.step()
     around.deletions_done()
-    turn(around, QUEUED)
+    around.queue_decision = QUEUED
     around.step()
-    turn(around, RESERVED)
+    around.queue_decision = RESERVED
     around.step()
     assert [each["number"] for each in around.status["attempts"]] == [1, 2]
     assert around.status["attempts"][1]["checkpointStep"] == 4
@@ -159,7 +157,7 @@ def test_a_preempted_job_whose_driver_has_not_started_frees_its_pods_at_once():
     around = around_with(RESERVED)
     around.step()
     around.pods_ready(1)
-    turn(around, PREEMPTED)
+    around.queue_decision = PREEMPTED
     around.step()
     assert around.status["attempts"][0]["reason"] == "preempted before the driver started"
     assert all("deletionTimestamp" in each["metadata"] for each in around.observed.rayclusters())
@@ -201,35 +199,35 @@ def test_a_job_that_has_ended_gives_its_reservation_back():
 
 
 @pytest.mark.parametrize("found", [QUEUED, UNDECIDED, PREEMPTED])
-def test_a_job_that_has_ended_stays_ended_whatever_its_turn(found):
+def test_a_job_that_has_ended_stays_ended_whatever_the_queue_decides(found):
     around = around_with(RESERVED).to_running()
     around.ends(0)
     around.step()
     around.deletions_done()
     around.step()
-    turn(around, found)
+    around.queue_decision = found
     around.step()
     assert around.status["phase"] == "Succeeded"
 
 
-def resumed(found: Turn, **sections: Any) -> Surroundings:
-    """Return a job that has failed, was resumed, and has this turn."""
+def resumed(found: QueueDecision, **sections: Any) -> Surroundings:
+    """Return a job that has failed, was resumed, and has this decision."""
     around = around_with(RESERVED, **sections).to_running()
     around.ends(Exit.BAD_INPUT)
     around.step()
     around.deletions_done()
-    turn(around, found)
+    around.queue_decision = found
     around.edit(recovery={"resumes": 1})
     around.step()
     return around
 
 
-def test_a_job_that_is_resumed_waits_for_its_turn_without_pods():
+def test_a_job_that_is_resumed_waits_for_room_without_pods():
     around = resumed(QUEUED)
     assert around.observed.rayclusters() == ()
     assert around.status["queue"]["position"] == 2
     assert around.condition("QuotaReserved")["reason"] == "Queued"
-    turn(around, RESERVED)
+    around.queue_decision = RESERVED
     around.step()
     assert around.status["attempts"][-1]["number"] == 2
     assert around.condition("QuotaReserved")["status"] == "True"
@@ -250,7 +248,7 @@ def test_a_job_has_no_more_engines_than_it_holds_room_for():
     around.step()
     (cluster,) = around.observed.rayclusters()
     assert [group["replicas"] for group in cluster["spec"]["workerGroupSpecs"]] == [1, 1]
-    turn(around, replace(RESERVED, engines=4))
+    around.queue_decision = replace(RESERVED, engines=4)
     around.step()
     (cluster,) = around.observed.rayclusters()
     assert [group["replicas"] for group in cluster["spec"]["workerGroupSpecs"]] == [1, 2]

@@ -26,7 +26,7 @@ from rljob_operator.reservations import Reservations
 from rljob_operator.watches.capacity_reader import Look, Sight
 from rljob_operator.world.claims import Claim
 from rljob_operator.world.driver_news import News
-from rljob_operator.world.queue_decision import Standing, Turn
+from rljob_operator.world.queue_decision import QueueDecision, Standing
 from rljob_operator.world.world import World, job_of
 from support.operator.fake_cluster import pod
 from support.operator.operator_world import DEFAULTS, NOW, raw_job
@@ -94,11 +94,11 @@ class Setting:
     def _note(self, key: str, news: News) -> None:
         (self.moved if news is News.PROGRESS else self.changed).append(key)
 
-    def reconcile(self, name: str) -> Turn | None:
+    def reconcile(self, name: str) -> QueueDecision | None:
         raw = self.cache.job(f"ml/{name}")
         assert raw is not None
         job, world = job_of(raw), World(defaults=DEFAULTS)
-        return self.queue.turn(job, raw, world, admitted(job, world))
+        return self.queue.decision(job, raw, world, admitted(job, world))
 
     def ticket(self, name: str) -> Ticket:
         """Return the ticket of a job that nobody has asked about yet."""
@@ -109,7 +109,7 @@ class Setting:
 
     def standings(self) -> list[Standing | None]:
         found = [self.reconcile(name) for name in self.names]
-        return [turn.standing if turn else None for turn in found]
+        return [decision.standing if decision else None for decision in found]
 
 
 def _job(name: str, index: int, **metadata: Any) -> Manifest:
@@ -120,7 +120,7 @@ def _job(name: str, index: int, **metadata: Any) -> Manifest:
 
 
 def running(lists: Lists, *names: str, until: int = 1, namespaces: Sequence[str] = ()) -> Setting:
-    """Return the setting after so many turns have changed."""
+    """Return the setting after so many decisions have changed."""
 
     async def scenario() -> Setting:
         setting = Setting(lists, *names, namespaces=namespaces)
@@ -252,13 +252,13 @@ def test_a_newer_job_whose_name_has_pods_stops_the_queue_until_it_is_looked_at()
     assert setting.queue.is_complete
 
 
-def test_a_job_of_kueue_has_no_turn_here():
+def test_a_job_of_kueue_has_no_decision_here():
     setting = Setting(Lists(), "a")
     setting.cache.put(_job("k", 7, labels={"kueue.x-k8s.io/queue-name": "q"}))
     assert setting.reconcile("k") is None
 
 
-def test_a_job_of_another_controller_has_no_turn_here():
+def test_a_job_of_another_controller_has_no_decision_here():
     setting = Setting(Lists(), "a")
     raw = _job("k", 7)
     raw["spec"]["managedBy"] = "example.com/dispatcher"
@@ -266,7 +266,7 @@ def test_a_job_of_another_controller_has_no_turn_here():
     assert setting.reconcile("k") is None
 
 
-def test_a_refused_job_has_no_turn_and_does_not_stop_the_queue():
+def test_a_refused_job_has_no_decision_and_does_not_stop_the_queue():
     async def scenario() -> None:
         setting = Setting(Lists(nodes=[NODE]), "a")
         bad = _job("bad", 7)

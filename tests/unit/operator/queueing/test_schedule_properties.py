@@ -109,12 +109,14 @@ def test_nobody_waits_who_comes_before_one_of_the_same_size_that_starts(seen, hi
         before = dict(queue.tickets)
         found = queue.look()
         started = [
-            before[key] for key, turn in found.items() if turn.is_reserved and before[key].holding is Holding.NOTHING
+            before[key]
+            for key, decision in found.items()
+            if decision.is_reserved and before[key].holding is Holding.NOTHING
         ]
         waits = [
             before[key]
-            for key, turn in found.items()
-            if turn.standing is Standing.QUEUED and before[key].holding is Holding.NOTHING
+            for key, decision in found.items()
+            if decision.standing is Standing.QUEUED and before[key].holding is Holding.NOTHING
         ]
         for late in started:
             for early in waits:

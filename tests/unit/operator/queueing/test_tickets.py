@@ -12,25 +12,27 @@ from rljob_operator.queueing.ledger import UNDECIDED, Changes, Ledger
 from rljob_operator.queueing.schedule import schedule
 from rljob_operator.queueing.ticket import Holding, Ticket
 from rljob_operator.queueing.tickets import is_queued_here, shows, ticket_of
-from rljob_operator.world.queue_decision import Standing, Turn
+from rljob_operator.world.queue_decision import QueueDecision, Standing
 from rljob_operator.world.world import Pod
 from support.operator.operator_world import DEFAULTS, Surroundings, admitted, raw_job
 from support.operator.queue_world import NOW, RULES, holder, quotas, ticket, workers
 
 KUEUE = replace(DEFAULTS, has_kueue=True)
-RESERVED = Turn(Standing.RESERVED, "it holds room", engines=2)
-QUEUED = Turn(Standing.QUEUED, "needs more", 1, NOW)
-PREEMPTED = Turn(Standing.PREEMPTED, "another needs it", preempted_for="ml/urgent")
+RESERVED = QueueDecision(Standing.RESERVED, "it holds room", engines=2)
+QUEUED = QueueDecision(Standing.QUEUED, "needs more", 1, NOW)
+PREEMPTED = QueueDecision(Standing.PREEMPTED, "another needs it", preempted_for="ml/urgent")
 
 
-def of(job: AdmittedJob, pods: tuple[Pod, ...] = (), has_pods: bool = False, granted: Turn | None = None) -> Ticket:
+def of(
+    job: AdmittedJob, pods: tuple[Pod, ...] = (), has_pods: bool = False, granted: QueueDecision | None = None
+) -> Ticket:
     return ticket_of(job, NOW, pods, has_pods or bool(pods), granted)
 
 
-def job_with(turn: Turn | None, **sections: Any) -> AdmittedJob:
-    """Return a job whose status shows this turn."""
+def job_with(decision: QueueDecision | None, **sections: Any) -> AdmittedJob:
+    """Return a job whose status shows this decision."""
     around = Surroundings(raw_job(**sections))
-    around.turn = turn
+    around.queue_decision = decision
     around.step()
     return admitted(around.raw)
 
@@ -60,9 +62,9 @@ def test_a_job_from_before_there_was_a_queue_holds_what_it_has():
 
 def test_a_preempted_job_leaves_until_its_pods_are_gone():
     around = Surroundings()
-    around.turn = RESERVED
+    around.queue_decision = RESERVED
     around.to_running()
-    around.turn = PREEMPTED
+    around.queue_decision = PREEMPTED
     around.step()
     job = admitted(around.raw)
     assert of(job, around.observed.pods).holding is Holding.LEAVING
@@ -73,7 +75,7 @@ def test_a_preempted_job_leaves_until_its_pods_are_gone():
 
 def test_a_job_that_has_ended_wants_nothing():
     around = Surroundings()
-    around.turn = RESERVED
+    around.queue_decision = RESERVED
     around.to_running()
     around.ends(0)
     around.step()
@@ -84,7 +86,7 @@ def test_a_job_that_has_ended_wants_nothing():
 @pytest.mark.parametrize(("code", "wants"), [(0, False), (Exit.BAD_INPUT, True)])
 def test_only_a_job_that_has_failed_is_resumed(code, wants):
     around = Surroundings()
-    around.turn = RESERVED
+    around.queue_decision = RESERVED
     around.to_running()
     around.ends(code)
     around.step()
@@ -136,7 +138,7 @@ def test_pods_are_counted_on_their_nodes_by_group():
 
 def scaled(engines: int) -> AdmittedJob:
     around = Surroundings()
-    around.turn = RESERVED
+    around.queue_decision = RESERVED
     around.to_running()
     around.scale(engines)
     return admitted(around.raw)
@@ -163,7 +165,7 @@ def test_engines_that_are_taken_away_ask_for_nothing():
 # A reservation is for the pods that were granted.
 
 
-def seen(around: Surroundings, granted: Turn | None = None) -> Ticket:
+def seen(around: Surroundings, granted: QueueDecision | None = None) -> Ticket:
     pods, clusters = around.observed.pods, around.observed.rayclusters()
     return ticket_of(admitted(around.raw), NOW, pods, bool(pods or clusters), granted, clusters)
 
@@ -174,7 +176,7 @@ def gpus_of(ticket: Ticket, resource: str) -> int:
 
 def training() -> Surroundings:
     around = Surroundings(raw_job(runtime={"device": "Gpu"}, placement="Colocated", rollout={"engines": 2}))
-    around.turn = replace(RESERVED, granted=of(admitted(around.raw)).granted)
+    around.queue_decision = replace(RESERVED, granted=of(admitted(around.raw)).granted)
     return around.to_running()
 
 
@@ -196,7 +198,7 @@ def test_a_reservation_is_not_for_pods_that_were_edited_before_they_were_made():
 
 def test_a_status_names_what_was_granted_and_an_edit_before_the_raycluster_is_made_gives_it_back():
     around = Surroundings(raw_job(placement="Colocated", runtime={"device": "Gpu"}, rollout={"engines": 1}))
-    around.turn = replace(RESERVED, granted=seen(around).granted, engines=None)
+    around.queue_decision = replace(RESERVED, granted=seen(around).granted, engines=None)
     todo = around.plan()
     around.raw["status"] = todo.status.model_dump(mode="json", by_alias=True, exclude_none=True)
     assert seen(around).holding is Holding.RESERVED
@@ -206,7 +208,7 @@ def test_a_status_names_what_was_granted_and_an_edit_before_the_raycluster_is_ma
 
 def test_a_raycluster_that_somebody_suspends_takes_no_room():
     around = Surroundings(raw_job())
-    around.turn = RESERVED
+    around.queue_decision = RESERVED
     around.step()
     (cluster,) = around.observed.rayclusters()
     assert seen(around).pods != ()
@@ -215,7 +217,7 @@ def test_a_raycluster_that_somebody_suspends_takes_no_room():
 
 
 def test_what_was_given_back_is_in_the_status_until_the_job_runs():
-    lost = Turn(Standing.REVOKED, "no nodes", revoked=2, retry_at=NOW + 60, first_since=NOW - 5)
+    lost = QueueDecision(Standing.REVOKED, "no nodes", revoked=2, retry_at=NOW + 60, first_since=NOW - 5)
     found = of(job_with(lost))
     assert (found.revoked, found.retry_at, found.first_since) == (2, NOW + 60, NOW - 5)
     assert of(job_with(RESERVED), granted=lost).holding is Holding.LEAVING
@@ -225,7 +227,7 @@ def test_a_reservation_that_no_status_shows_ends():
     found = ledger(ticket("a", workers(8)), ticket("b", workers(8), at=1))
     found.decide(quotas(ml=8), RULES, NOW)
     found.decide(quotas(ml=8), RULES, NOW + LEASE_S)
-    assert (found.turn("ml/a").is_reserved, found.turn("ml/b").is_reserved) == (False, True)
+    assert (found.decision("ml/a").is_reserved, found.decision("ml/b").is_reserved) == (False, True)
 
 
 def test_nothing_is_decided_about_a_job_that_has_changed_during_the_pass():
@@ -233,7 +235,7 @@ def test_nothing_is_decided_about_a_job_that_has_changed_during_the_pass():
     asked = found.asked(NOW)
     found.put(ticket("a", workers(4)), is_shown=False)
     found.adopt(asked, schedule(asked.values(), quotas(ml=8), RULES, NOW), NOW)
-    assert found.turn("ml/a") == UNDECIDED
+    assert found.decision("ml/a") == UNDECIDED
     found.put(holder("b", workers(8)), is_shown=False)
     assert found.adopt(asked, {}, NOW) is None
 
@@ -270,17 +272,17 @@ def ledger(*tickets: Ticket) -> Ledger:
     return found
 
 
-def test_a_turn_is_undecided_until_the_first_pass():
+def test_a_job_is_undecided_until_the_first_pass():
     found = ledger(ticket("a", workers(8)))
-    assert found.turn("ml/a") == UNDECIDED
+    assert found.decision("ml/a") == UNDECIDED
     found.decide(quotas(ml=8), RULES, NOW)
-    assert found.turn("ml/a").is_reserved
+    assert found.decision("ml/a").is_reserved
 
 
 def test_what_holds_room_keeps_it_before_the_first_pass():
     found = ledger(holder("a", workers(8)), replace(holder("b"), holding=Holding.LEAVING, preempted_for="ml/c"))
-    assert found.turn("ml/a").is_reserved
-    assert found.turn("ml/b").standing is Standing.PREEMPTED
+    assert found.decision("ml/a").is_reserved
+    assert found.decision("ml/b").standing is Standing.PREEMPTED
 
 
 def test_a_job_whose_status_does_not_show_its_pass_yet_keeps_the_time_at_which_it_got_room():
@@ -295,11 +297,11 @@ def test_a_job_created_between_a_decision_and_its_status_does_not_take_the_room(
     assert found.decide(quotas(ml=8), RULES, NOW).decided == ("ml/a",)
     found.put(ticket("b", workers(8), at=-9), is_shown=False)
     found.decide(quotas(ml=8), RULES, NOW)
-    assert found.turn("ml/a").is_reserved
-    assert not found.turn("ml/b").is_reserved
+    assert found.decision("ml/a").is_reserved
+    assert not found.decision("ml/b").is_reserved
 
 
-def test_a_pass_without_changes_changes_no_turn():
+def test_a_pass_without_changes_changes_no_decision():
     found = ledger(ticket("a", workers(8)), ticket("b", workers(8), at=1))
     assert set(found.decide(quotas(ml=8), RULES, NOW).decided) == {"ml/a", "ml/b"}
     assert found.decide(quotas(ml=8), RULES, NOW) == Changes()
@@ -313,7 +315,7 @@ def test_jobs_behind_one_that_starts_only_move():
 
 
 def test_a_job_that_waits_for_another_reason_has_not_only_moved():
-    waits = Turn(Standing.QUEUED, "needs 8", 2, 7.0)
+    waits = QueueDecision(Standing.QUEUED, "needs 8", 2, 7.0)
     assert waits.differs_in_place_only(replace(waits, text="needs 9", position=1, first_since=8.0))
     for other in (
         replace(waits, position=None),
@@ -329,10 +331,10 @@ def test_pods_of_a_job_that_was_deleted_take_room_until_they_are_gone():
     found = ledger(holder("a", workers(8)), ticket("b", workers(8)))
     assert found.leave("ml/a", has_pods=True)
     found.decide(quotas(ml=8), RULES, NOW)
-    assert not found.turn("ml/b").is_reserved
+    assert not found.decision("ml/b").is_reserved
     assert found.leave("ml/a", has_pods=False)
     found.decide(quotas(ml=8), RULES, NOW)
-    assert found.turn("ml/b").is_reserved
+    assert found.decision("ml/b").is_reserved
 
 
 def test_a_job_that_leaves_already_changes_nothing_when_it_is_deleted():
@@ -362,9 +364,9 @@ def test_pods_that_do_not_grow_stay_as_many_as_they_were():
 
 def test_engines_that_were_given_are_held_from_then_on():
     found = ledger(holder("a", workers(4), more=(workers(4),), engines=2, held_engines=1))
-    assert found.turn("ml/a").engines == 1
+    assert found.decision("ml/a").engines == 1
     found.decide(quotas(ml=8), RULES, NOW)
-    assert found.turn("ml/a").engines == 2
+    assert found.decision("ml/a").engines == 2
     found.put(ticket("b", workers(4)), is_shown=False)
     found.decide(quotas(ml=8), RULES, NOW)
-    assert not found.turn("ml/b").is_reserved
+    assert not found.decision("ml/b").is_reserved

@@ -17,7 +17,7 @@ SIZES = st.lists(
 
 
 def sent(found) -> set[str]:
-    return {key for key, turn in found.items() if turn.standing is Standing.PREEMPTED}
+    return {key for key, decision in found.items() if decision.standing is Standing.PREEMPTED}
 
 
 @pytest.mark.parametrize("others", [10, 40, 200])

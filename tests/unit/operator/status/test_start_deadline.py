@@ -8,7 +8,7 @@ from rljob_api.exits import Exit
 from rljob_operator.queueing.ticket import Holding
 from rljob_operator.queueing.tickets import ticket_of
 from rljob_operator.world.pod_stage import PodStage, Stage
-from rljob_operator.world.queue_decision import Standing, Turn
+from rljob_operator.world.queue_decision import QueueDecision, Standing
 from rljob_operator.world.world import Driver, DriverState
 from support.operator.operator_world import DEFAULTS, NOW, Surroundings, admitted, raw_job
 
@@ -86,7 +86,7 @@ def test_a_later_attempt_may_wait_longer(around):
 def held() -> Surroundings:
     """Return a job that holds room in the queue, and one pod of whose first RayCluster does not start."""
     held = Surroundings()
-    held.turn = Turn(Standing.RESERVED, "holds room", engines=2)
+    held.queue_decision = QueueDecision(Standing.RESERVED, "holds room", engines=2)
     held.step()
     held.pods_ready(2)
     return held
