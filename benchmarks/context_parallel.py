@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from rljob_api.sections import Optimizer
 from rljob_api.sizing.parallel_layout import ParallelLayout
 from rljob_trainer.batches.packing import Packing, TrainingSequence, pack
-from rljob_trainer.learners.config import LearnerConfig, OptimizerSettings
+from rljob_trainer.learners.config import LearnerConfig
 from rljob_trainer.learners.rank.rank import LearnerRank
 from rljob_trainer.processes.ports import free_ports
 
@@ -96,7 +97,7 @@ def on_ranks(checkpoint: Path, ranks: int) -> list[Figures]:
 def measure(checkpoint: Path, rank: int, ranks: int, port: int) -> Figures:
     """Take the steps in this process."""
     config = LearnerConfig(
-        checkpoint, OptimizerSettings(learning_rate=1e-4, total_steps=100), layout=ParallelLayout(context=ranks)
+        checkpoint, Optimizer(learning_rate=1e-4), total_steps=100, layout=ParallelLayout(context=ranks)
     )
     learner = LearnerRank(config, rank, ranks, "127.0.0.1", port)
     before, losses, norms, seconds, cpu = peak(), [], [], [], []

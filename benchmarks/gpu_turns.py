@@ -270,7 +270,8 @@ def measured(row: str, bench: Bench) -> Json:
     config = learner_config(spec, factory.algorithm(spec.algorithm), model, num_threads=2, directory=bench.out)
     if not bench.on_gpu:  # a manifest cannot ask a CPU for it
         config = replace(config, leaves=not row.startswith("stays"))
-        config = replace(config, optimizer=replace(config.optimizer, on_host=row.startswith("host")))
+        offload = {"offload": row.startswith("host")}
+        config = replace(config, optimizer=config.optimizer.model_copy(update=offload))
     load_of = loads(256 if bench.tiny else 1)["mixed"]
     samples, tokens = (8, 8) if bench.tiny else (256, 128)
     vocabulary = TINY["vocab_size"] if bench.tiny else 150_000

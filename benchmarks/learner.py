@@ -14,9 +14,10 @@ from statistics import median
 import torch
 from transformers import AutoModelForCausalLM
 
+from rljob_api.sections import Optimizer
 from rljob_trainer.batches.packing import Packing, pack
 from rljob_trainer.batches.packing import TrainingSequence as Sample
-from rljob_trainer.learners.config import LearnerConfig, OptimizerSettings
+from rljob_trainer.learners.config import LearnerConfig
 from rljob_trainer.learners.rank.rank import LearnerRank
 from rljob_trainer.processes.ports import free_ports
 
@@ -41,7 +42,8 @@ def compare(checkpoint: Path, samples: Sequence[Sample], rounds: int, threads: i
     torch.set_num_threads(threads)
     config = LearnerConfig(
         checkpoint_dir=checkpoint,
-        optimizer=OptimizerSettings(learning_rate=LEARNING_RATE, total_steps=1000),
+        optimizer=Optimizer(learning_rate=LEARNING_RATE),
+        total_steps=1000,
         num_threads=threads,
     )
     host = "127.0.0.1"

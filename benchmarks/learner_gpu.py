@@ -31,11 +31,12 @@ from megatron.core.transformer.transformer_layer import TransformerLayer
 from plain_model import compiled_step
 from transformers import AutoModelForCausalLM, PreTrainedConfig, Qwen3Config, Qwen3MoeConfig
 
+from rljob_api.sections import Optimizer
 from rljob_api.sizing.families import FAMILIES
 from rljob_api.sizing.flops import peak_flops, training_flops
 from rljob_api.sizing.model_shape import read
 from rljob_trainer.batches.packing import Packing, TrainingSequence, pack
-from rljob_trainer.learners.config import LearnerConfig, OptimizerSettings
+from rljob_trainer.learners.config import LearnerConfig
 from rljob_trainer.learners.rank.attention import flash
 from rljob_trainer.learners.rank.head import logprobs
 from rljob_trainer.learners.rank.head.fused_head import FusedHead
@@ -114,7 +115,8 @@ def ours(case: Case) -> Step:
     host = "127.0.0.1"
     config = LearnerConfig(
         checkpoint_dir=case.checkpoint,
-        optimizer=OptimizerSettings(learning_rate=LEARNING_RATE, total_steps=1000),
+        optimizer=Optimizer(learning_rate=LEARNING_RATE),
+        total_steps=1000,
         precision="bf16",
         device=case.device,
         num_threads=2,

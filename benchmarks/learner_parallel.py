@@ -24,9 +24,10 @@ from unittest.mock import patch
 import learner_gpu
 import torch
 
+from rljob_api.sections import Optimizer
 from rljob_api.sizing.parallel_layout import ParallelLayout
 from rljob_trainer.batches.packing import Packing, TrainingSequence, pack
-from rljob_trainer.learners.config import LearnerConfig, OptimizerSettings
+from rljob_trainer.learners.config import LearnerConfig
 from rljob_trainer.learners.rank.model import model
 from rljob_trainer.learners.rank.rank import LearnerRank
 from rljob_trainer.metrics import OptimizerStep
@@ -117,7 +118,8 @@ def rank(arguments: argparse.Namespace, row: Row) -> None:
         patch.object(model, "can_group", lambda _config: False).start()  # this process measures nothing else
     config = LearnerConfig(
         checkpoint_dir=checkpoint,
-        optimizer=OptimizerSettings(learning_rate=learner_gpu.LEARNING_RATE, total_steps=1000),
+        optimizer=Optimizer(learning_rate=learner_gpu.LEARNING_RATE),
+        total_steps=1000,
         precision="bf16",
         device=arguments.device,
         num_threads=2,

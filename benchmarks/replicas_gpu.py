@@ -23,9 +23,10 @@ import learner_gpu
 import numpy as np
 import torch
 
+from rljob_api.sections import Optimizer
 from rljob_api.sizing.parallel_layout import ParallelLayout
 from rljob_trainer.batches.packing import Packing, TrainingSequence, pack
-from rljob_trainer.learners.config import LearnerConfig, OptimizerSettings
+from rljob_trainer.learners.config import LearnerConfig
 from rljob_trainer.learners.rank.optimizer import optimizer
 from rljob_trainer.learners.rank.optimizer.replicas import unequal_copies
 from rljob_trainer.learners.rank.rank import LearnerRank
@@ -60,7 +61,8 @@ def rank(arguments: argparse.Namespace) -> None:
         patch.object(optimizer, "average_gradients", lambda _: None).start()  # this process measures nothing else
     config = LearnerConfig(
         checkpoint_dir=arguments.out / "model-replicas",
-        optimizer=OptimizerSettings(learning_rate=1e-3, total_steps=1000),
+        optimizer=Optimizer(learning_rate=1e-3),
+        total_steps=1000,
         precision="bf16",
         device=arguments.device,
         num_threads=2,

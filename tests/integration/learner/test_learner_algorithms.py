@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from rljob_api.algorithms import KNOWN
-from rljob_api.sections import ImportanceBound, ImportanceLevel, ImportanceSampling
+from rljob_api.sections import ImportanceBound, ImportanceLevel, ImportanceSampling, Optimizer
 from rljob_trainer.algorithms.algorithm import CISPO, CLIP, GSPO, LIKELIHOOD
-from rljob_trainer.learners.config import LossSettings, OptimizerSettings
+from rljob_trainer.learners.config import LossSettings
 from support.trainer.learner_data import learner_config, sequences
 from support.trainer.learner_ranks import run_ranks
 from support.trainer.learner_scenarios import kl_after_a_step, one_step_with_each_loss
@@ -25,7 +25,7 @@ LOSSES = {
     },
 }
 NAMES = list(LOSSES)
-OPTIMIZER = OptimizerSettings(learning_rate=1e-4, total_steps=100, epsilon=1e-4)
+OPTIMIZER = Optimizer(learning_rate=1e-4, epsilon=1e-4)
 
 
 def naive_steps(directory: Path) -> list[NaiveStep]:
@@ -38,7 +38,7 @@ def naive_steps(directory: Path) -> list[NaiveStep]:
 
 
 def test_every_algorithm_and_correction_takes_the_step_of_a_naive_loop(tiny_llama_dir: Path) -> None:
-    config = learner_config(tiny_llama_dir, optimizer=OPTIMIZER)
+    config = learner_config(tiny_llama_dir, optimizer=OPTIMIZER, total_steps=100)
     (steps,) = run_ranks(one_step_with_each_loss, 1, config, list(LOSSES.values()), sequences(8))
     naive = naive_steps(tiny_llama_dir)
     assert {name: step.loss for name, step in zip(NAMES, steps, strict=True)} == pytest.approx(

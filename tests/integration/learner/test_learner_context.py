@@ -9,13 +9,12 @@ import pytest
 import torch
 
 from integration.learner.test_learner_experts import ROUTER, assert_alike
-from rljob_api.sections import Kl
+from rljob_api.sections import Kl, Optimizer
 from rljob_trainer.batches.packing import TrainingSequence
 from rljob_trainer.learners.config import (
     CriticSettings,
     LearnerConfig,
     LossSettings,
-    OptimizerSettings,
     RoutingSettings,
 )
 from support.trainer.learner_data import VOCABULARY_SIZE, changed, learner_config, masked, sequences, valued
@@ -102,7 +101,7 @@ def test_a_critic_of_ranks_that_split_sequences_is_that_of_one_rank(
     checkpoints: dict[tuple[str, bool], Path],
 ) -> None:
     directory, fitted = checkpoints["qwen3", True], valued(sequences(9, 3), 3)
-    critic = CriticSettings(OptimizerSettings(learning_rate=2e-3, total_steps=10, epsilon=1e-4), value_clip=0.08)
+    critic = CriticSettings(Optimizer(learning_rate=2e-3, epsilon=1e-4), total_steps=10, value_clip=0.08)
     config = learner_config(directory, critic=critic, context=2)
     results = run_ranks(train_critic, 2, config, [fitted], 64)
     naive = NaiveCritic(directory, critic, [critic.optimizer.learning_rate])

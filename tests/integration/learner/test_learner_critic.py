@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from rljob_trainer.learners.config import CriticSettings, LearnerConfig, OptimizerSettings
+from rljob_api.sections import Optimizer
+from rljob_trainer.learners.config import CriticSettings, LearnerConfig
 from support.trainer.learner_data import learner_config, sequences, valued
 from support.trainer.learner_ranks import run_ranks
 from support.trainer.learner_scenarios import (
@@ -19,8 +20,8 @@ from support.trainer.learner_scenarios import (
 )
 from support.trainer.naive_critic import NaiveCritic, NaiveCriticStep
 
-OPTIMIZER = OptimizerSettings(learning_rate=2e-3, total_steps=10, epsilon=1e-4, weight_decay=0.1, clip_grad=0.5)
-CRITIC = CriticSettings(OPTIMIZER, value_clip=0.08)
+OPTIMIZER = Optimizer(learning_rate=2e-3, epsilon=1e-4, weight_decay=0.1, clip_grad=0.5)
+CRITIC = CriticSettings(OPTIMIZER, total_steps=10, value_clip=0.08)
 STEPS = [valued(sequences(12, seed), seed) for seed in range(4)]
 COMPARED = STEPS[:3]
 """as many as the policy is compared for: from the fourth on, Adam has made more than 1e-5 of rounding"""

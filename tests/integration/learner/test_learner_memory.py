@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 import torch
 
-from rljob_api.sections import Kl
-from rljob_trainer.learners.config import CriticSettings, LossSettings, OptimizerSettings
+from rljob_api.sections import Kl, Optimizer
+from rljob_trainer.learners.config import CriticSettings, LossSettings
 from support.trainer.learner_data import learner_config, sequences, valued
 from support.trainer.learner_ranks import run_ranks
 from support.trainer.memory_scenarios import train_and_leave
 
-CRITIC = CriticSettings(OptimizerSettings(learning_rate=2e-3, total_steps=10), value_clip=0.08)
-HOST_CRITIC = replace(CRITIC, optimizer=replace(CRITIC.optimizer, on_host=True))
+CRITIC = CriticSettings(Optimizer(learning_rate=2e-3), total_steps=10, value_clip=0.08)
+HOST = {"offload": True}
+HOST_CRITIC = replace(CRITIC, optimizer=CRITIC.optimizer.model_copy(update=HOST))
 CASES: dict[str, tuple[int, dict[str, Any]]] = {
     "alone": (1, {"loss": LossSettings(kl=Kl(coefficient=0.1))}),
     "data parallel, bf16": (2, {"precision": "bf16"}),
@@ -29,7 +30,7 @@ def test_a_learner_that_leaves_after_every_call_trains_to_the_bit_like_one_that_
     stays = learner_config(tiny_qwen3_dir, **changes)
     steps = [valued(sequences(8, seed), seed) for seed in range(3)]
     leaves = replace(stays, leaves=True)
-    host = replace(leaves, optimizer=replace(stays.optimizer, on_host=True), critic=stays.critic and HOST_CRITIC)
+    host = replace(leaves, optimizer=stays.optimizer.model_copy(update=HOST), critic=stays.critic and HOST_CRITIC)
     wanted, *others = (
         run_ranks(train_and_leave, ranks, config, tmp_path / str(number), steps)
         for number, config in enumerate((stays, leaves, host))

@@ -77,7 +77,7 @@ def test_a_gpu_that_is_not_used_has_no_part_in_a_checkpoint(tiny_llama_dir: Path
 def test_a_resumed_learner_takes_its_learning_rate_from_the_manifest(tiny_llama_dir: Path, tmp_path: Path) -> None:
     config = learner_config(tiny_llama_dir)
     run_ranks(train_save_train, 1, config, tmp_path / "step", BEFORE, [])
-    slower = replace(config, optimizer=replace(config.optimizer, learning_rate=1e-5))
+    slower = replace(config, optimizer=config.optimizer.model_copy(update={"learning_rate": 1e-5}))
     ((steps, _),) = run_ranks(load_train, 1, slower, tmp_path / "step", AFTER)
     assert 0 < max(step.learning_rate for step in steps) <= 1e-5
 

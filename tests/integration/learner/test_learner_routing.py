@@ -74,7 +74,7 @@ def replayed(gate: Any, choices: Iterator[torch.Tensor], hidden: torch.Tensor) -
 @pytest.mark.parametrize("sizes", [(1, 1, 1, 1, 1), (2, 1, 2, 2, 1), (1, 2, 2, 2, 1)], ids=named)
 def test_an_update_uses_the_experts_that_were_chosen_before_the_first_one(experts: Path, sizes: Sizes) -> None:
     config = learner_config(experts, loss=LOSS, router=RoutingSettings(replay="learner"))
-    config = replace(config, optimizer=replace(config.optimizer, learning_rate=FAST * config.optimizer.learning_rate))
+    config = replace(config, optimizer=config.optimizer.model_copy(update={"learning_rate": FAST * 1e-3}))
     world, own = in_layout(config, sizes)
     _, second = run_ranks(train_as_chosen_before, world, own, STEPS, BUDGET)[0]
     naive = NaiveLearner(experts, LOSS, config.optimizer, [FAST * rate for rate in RATES])
@@ -151,7 +151,7 @@ def test_log_probabilities_before_an_update_are_those_with_the_experts_of_the_en
 def test_a_router_with_a_bias_is_replayed_too(tmp_path: Path) -> None:
     biased = tiny("Glm4MoeForCausalLM", tmp_path, tied=False)
     config = learner_config(biased, loss=LOSS, router=RoutingSettings(replay="learner"))
-    config = replace(config, optimizer=replace(config.optimizer, learning_rate=FAST * config.optimizer.learning_rate))
+    config = replace(config, optimizer=config.optimizer.model_copy(update={"learning_rate": FAST * 1e-3}))
     _, second = run_ranks(train_as_chosen_before, 1, config, STEPS, BUDGET)[0]
 
     def naive() -> NaiveLearner:

@@ -15,10 +15,10 @@ import torch
 
 from integration.learner.test_learner_context import LOSS, MOST, RATES, mixed
 from integration.learner.test_learner_experts import ROUTER
-from rljob_api.sections import Recompute
+from rljob_api.sections import Optimizer, Recompute
 from rljob_trainer.assembly.settings import RECOMPUTE
 from rljob_trainer.batches.packing import Packing, pack
-from rljob_trainer.learners.config import CriticSettings, LearnerConfig, OptimizerSettings, RoutingSettings
+from rljob_trainer.learners.config import CriticSettings, LearnerConfig, RoutingSettings
 from rljob_trainer.learners.rank.attention.layout import token_layout
 from support.trainer.family_scenarios import called, kept_bytes, one_after_the_other
 from support.trainer.learner_data import learner_config, sequences, valued
@@ -56,7 +56,7 @@ CASES: dict[int, list[Case]] = {
     ],
 }
 """by the number of ranks; tensorParallel is 2, and what is left are data-parallel ranks"""
-CRITIC = CriticSettings(OptimizerSettings(learning_rate=2e-3, total_steps=10, epsilon=1e-4), value_clip=0.08)
+CRITIC = CriticSettings(Optimizer(learning_rate=2e-3, epsilon=1e-4), total_steps=10, value_clip=0.08)
 VALUED = valued(sequences(9, 3), 3)
 SAMPLES = [replace(sequence, index=index) for index, sequence in enumerate(STEPS[1])]
 

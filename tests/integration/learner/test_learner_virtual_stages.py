@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from rljob_api.sections import Kl
+from rljob_api.sections import Kl, Optimizer
 from rljob_trainer.learners.config import (
     CriticSettings,
     LearnerConfig,
     LossSettings,
-    OptimizerSettings,
     RoutingSettings,
 )
 from rljob_trainer.metrics import OptimizerStep
@@ -148,8 +147,8 @@ def test_experts_that_were_chosen_before_are_used_again_in_all_chunks(routed: Pa
 
 def test_critic_teacher_and_log_probabilities_are_those_of_one_rank(dense: Path, tmp_path: Path) -> None:
     teacher = tiny_qwen3(tmp_path / "teacher", seed=7, layers=4, tied=False)
-    optimizer = OptimizerSettings(learning_rate=2e-3, total_steps=10, epsilon=1e-4, clip_grad=0.5)
-    critic = replace(config_of(dense), critic=CriticSettings(optimizer, value_clip=0.08))
+    optimizer = Optimizer(learning_rate=2e-3, epsilon=1e-4, clip_grad=0.5)
+    critic = replace(config_of(dense), critic=CriticSettings(optimizer, total_steps=10, value_clip=0.08))
     taught = replace(config_of(dense), loss=LossSettings(temperature=0.8), teacher_dir=teacher)
     steps = [valued(step, seed) for seed, step in enumerate(STEPS)]
 

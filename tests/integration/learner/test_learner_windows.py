@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from integration.learner.test_learner_context import BUDGETS, LOSS, MOST, STEPS, in_layout, naive_run
-from rljob_trainer.learners.config import CriticSettings, OptimizerSettings
+from rljob_api.sections import Optimizer
+from rljob_trainer.learners.config import CriticSettings
 from support.trainer.family_scenarios import called, embedding_scale, one_after_the_other
 from support.trainer.learner_data import learner_config, sequences, valued
 from support.trainer.learner_ranks import run_ranks
@@ -31,7 +32,7 @@ LAYOUTS = {
     4: [((2, 2, 1, 1), "some"), ((2, 1, 2, 1), "some"), ((4, 1, 1, 1), "packed"), ((1, 1, 2, 2), "some")],
 }
 """by the number of ranks: context, tensor, pipeline and data parallelism, and the tokens of a micro-batch"""
-CRITIC = CriticSettings(OptimizerSettings(learning_rate=2e-3, total_steps=10, epsilon=1e-4), value_clip=0.08)
+CRITIC = CriticSettings(Optimizer(learning_rate=2e-3, epsilon=1e-4), total_steps=10, value_clip=0.08)
 VALUED = valued(sequences(9, 3), 3)
 SAMPLES = [replace(sequence, index=index) for index, sequence in enumerate(sequences(9, 5))]
 STATES = {"saved": (1, 2, 1, 2), "loaded": (2, 1, 2, 1)}

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from rljob_api.sections import Schedule
+from rljob_api.sections import Optimizer, Schedule
 from rljob_api.sizing.parallel_layout import ParallelLayout
 from rljob_trainer.batches.packing import MicroBatch, TrainingSequence, ValueTargets
-from rljob_trainer.learners.config import LearnerConfig, OptimizerSettings
+from rljob_trainer.learners.config import LearnerConfig
 
 SIZES = frozenset(each.name for each in dataclasses.fields(ParallelLayout))
 VOCABULARY_SIZE = 512
@@ -77,10 +77,8 @@ def learner_config(directory: Path, **changes: Any) -> LearnerConfig:
 
     `changes` are of its fields, or of its layout's.
     """
-    optimizer = OptimizerSettings(
-        learning_rate=1e-3, total_steps=10, schedule=Schedule.COSINE, warmup_steps=2, epsilon=1e-4, weight_decay=0.1
-    )
-    config = LearnerConfig(checkpoint_dir=directory, optimizer=optimizer, timeout_s=60.0)
+    optimizer = Optimizer(learning_rate=1e-3, schedule=Schedule.COSINE, warmup_steps=2, epsilon=1e-4, weight_decay=0.1)
+    config = LearnerConfig(checkpoint_dir=directory, optimizer=optimizer, total_steps=10, timeout_s=60.0)
     return changed(config, **changes)
 
 

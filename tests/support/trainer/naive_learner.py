@@ -9,11 +9,12 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
+from rljob_api.sections import Optimizer
 from rljob_api.sizing.families import BY_MODEL_TYPE, Family
 from rljob_api.sizing.model_shape import experts_of
 from rljob_trainer.algorithms.algorithm import CISPO, GSPO, LIKELIHOOD
 from rljob_trainer.batches.packing import TrainingSequence
-from rljob_trainer.learners.config import LossSettings, OptimizerSettings, RoutingSettings
+from rljob_trainer.learners.config import LossSettings, RoutingSettings
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class NaiveLearner:
         self,
         directory: Path,
         loss: LossSettings,
-        optimizer: OptimizerSettings,
+        optimizer: Optimizer,
         rates: Sequence[float],
         router: RoutingSettings | None = None,
     ) -> None:

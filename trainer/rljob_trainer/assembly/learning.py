@@ -204,7 +204,7 @@ def start_learner(foundation: Foundation, material: Material, slots: Slots) -> L
         actor_options=[slots.options(rank.slot) | environment for rank in ranks],
         layout=layout(config, len(ranks)),
         timeout_s=LEARNER_S,
-        max_skipped=spec.training.optimizer.max_skipped_steps,
+        max_skipped=config.optimizer.max_skipped_steps,
     )
     learner = Learner(foundation, material, _started(foundation, group))
     report_links(group.call(Rank.links)[0], foundation.report.found, material.first)

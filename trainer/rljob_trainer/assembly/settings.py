@@ -1,7 +1,6 @@
 """What a manifest says to each part of a run, in the part's own words. Pure: nothing is opened or started here."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +23,6 @@ from rljob_trainer.learners.config import (
     CriticSettings,
     LearnerConfig,
     LossSettings,
-    OptimizerSettings,
     RoutingSettings,
 )
 from rljob_trainer.processes.kernel_archive import archive_of
@@ -121,7 +119,8 @@ def learner_config(
     """Return what the manifest says about the learner of a run in this directory."""
     return LearnerConfig(
         checkpoint_dir=model,
-        optimizer=optimizer_settings(spec),
+        optimizer=spec.training.optimizer,
+        total_steps=spec.policy_rollouts * batch(spec).steps_per_rollout,
         critic=critic_settings(spec),
         loss=loss_settings(spec, algorithm),
         reference=spec.algorithm.kl is not None,
@@ -150,37 +149,18 @@ def routing_settings(experts: Experts) -> RoutingSettings:
     )
 
 
-def optimizer_settings(spec: Spec) -> OptimizerSettings:
-    """Return what the manifest says about the policy's optimizer."""
-    optimizer = spec.training.optimizer
-    return OptimizerSettings(
-        learning_rate=optimizer.learning_rate,
-        total_steps=spec.policy_rollouts * batch(spec).steps_per_rollout,
-        min_learning_rate=optimizer.min_learning_rate,
-        schedule=optimizer.schedule,
-        warmup_steps=optimizer.warmup_steps,
-        beta1=optimizer.beta1,
-        beta2=optimizer.beta2,
-        epsilon=optimizer.epsilon,
-        weight_decay=optimizer.weight_decay,
-        clip_grad=optimizer.clip_grad,
-        on_host=optimizer.offload,
-    )
-
-
 def critic_settings(spec: Spec) -> CriticSettings | None:
     """Return what the manifest says about the critic: its optimizer is the policy's with another rate and limit."""
-    critic, policy = spec.algorithm.critic, optimizer_settings(spec)
+    critic, policy = spec.algorithm.critic, spec.training.optimizer
     if critic is None:
         return None
-    optimizer = replace(
-        policy,
-        learning_rate=critic.learning_rate,
-        min_learning_rate=policy.min_learning_rate * critic.learning_rate / policy.learning_rate,
-        total_steps=spec.training.steps * batch(spec).steps_per_rollout,
-        clip_grad=critic.clip_grad,
-    )
-    return CriticSettings(optimizer, critic.value_clip)
+    changes = {
+        "learning_rate": critic.learning_rate,
+        "min_learning_rate": policy.min_learning_rate * critic.learning_rate / policy.learning_rate,
+        "clip_grad": critic.clip_grad,
+    }
+    total_steps = spec.training.steps * batch(spec).steps_per_rollout
+    return CriticSettings(policy.model_copy(update=changes), total_steps, critic.value_clip)
 
 
 def loss_settings(spec: Spec, algorithm: Algorithm) -> LossSettings:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from rljob_api.sections import ImportanceSampling, Kl, Schedule
+from rljob_api.sections import ImportanceSampling, Kl, Optimizer
 from rljob_api.sizing.parallel_layout import ParallelLayout
 from rljob_trainer.algorithms.algorithm import CLIP
 
@@ -13,26 +13,6 @@ EntropyUse = Literal["none", "measured", "differentiated"]
 Estimator = Literal["k1", "k2", "k3"]
 OUTAGE_SHARE = 0.75
 """of the time that a collective waits: how long a rank may wait for a file"""
-
-
-@dataclass(frozen=True, slots=True)
-class OptimizerSettings:
-    """AdamW, its schedule and the limit of the gradient norm."""
-
-    learning_rate: float
-    total_steps: int
-    """optimizer steps of the whole run; the schedule ends with them"""
-    min_learning_rate: float = 0.0
-    schedule: Schedule = Schedule.CONSTANT
-    warmup_steps: int = 0
-    beta1: float = 0.9
-    beta2: float = 0.95
-    epsilon: float = 1e-8
-    weight_decay: float = 0.0
-    """of matrices; norms and biases have none"""
-    clip_grad: float = 1.0
-    on_host: bool = False
-    """whether masters and moments are in host memory, see `host_optimizer`"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +74,9 @@ class RoutingSettings:
 class CriticSettings:
     """The value model beside the policy."""
 
-    optimizer: OptimizerSettings
+    optimizer: Optimizer
+    total_steps: int
+    """optimizer steps of the whole run; the schedule ends with them"""
     value_clip: float = 0.2
     """how far a value may move from the old one until its loss is bounded"""
 
@@ -105,7 +87,9 @@ class LearnerConfig:
 
     checkpoint_dir: Path
     """Hugging Face checkpoint that training starts from"""
-    optimizer: OptimizerSettings
+    optimizer: Optimizer
+    total_steps: int
+    """optimizer steps of the policy in the whole run; the schedule ends with them"""
     loss: LossSettings = field(default_factory=LossSettings)
     reference: bool = False
     """keep the initial weights, although no penalty in the loss needs them"""

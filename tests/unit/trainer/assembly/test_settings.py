@@ -18,7 +18,6 @@ from rljob_trainer.assembly.settings import (
     learner_config,
     loss_settings,
     made_by,
-    optimizer_settings,
     routing_settings,
     sharding,
 )
@@ -102,7 +101,7 @@ def spec_of_ppo(directory):
 
 def test_a_critic_has_the_policy_s_optimizer_with_its_own_rate_and_limit(tmp_path):
     spec = spec_of_ppo(tmp_path)
-    policy, critic = optimizer_settings(spec), critic_settings(spec)
+    policy, critic = learner_config(spec, chosen_algorithm(spec), tmp_path, 1, tmp_path), critic_settings(spec)
     assert critic is not None
     assert (critic.value_clip, critic.optimizer.learning_rate, critic.optimizer.clip_grad) == (0.3, 4e-5, 0.5)
     assert critic.optimizer.min_learning_rate == pytest.approx(2e-6)
@@ -111,7 +110,7 @@ def test_a_critic_has_the_policy_s_optimizer_with_its_own_rate_and_limit(tmp_pat
         3,
         0.9,
     )
-    assert (policy.total_steps, critic.optimizer.total_steps) == (30, 40)
+    assert (policy.total_steps, critic.total_steps) == (30, 40)
 
 
 @pytest.mark.parametrize(

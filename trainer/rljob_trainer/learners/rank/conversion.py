@@ -20,9 +20,10 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from safetensors import SafetensorError, safe_open
 
+from rljob_api.sections import Optimizer
 from rljob_api.sizing.parallel_layout import ParallelLayout
 from rljob_api.sizing.tensors import is_trained
-from rljob_trainer.learners.config import LearnerConfig, OptimizerSettings
+from rljob_trainer.learners.config import LearnerConfig
 from rljob_trainer.learners.rank.checkpoint import checkpoint
 from rljob_trainer.learners.rank.experts.experts import held
 from rljob_trainer.learners.rank.model.model import PolicyModel, build_chunks
@@ -127,7 +128,8 @@ class _Models:
     def __init__(self, original: Path, precision: str) -> None:
         config = LearnerConfig(
             checkpoint_dir=original,
-            optimizer=OptimizerSettings(0.0, 1),
+            optimizer=Optimizer(learning_rate=1.0),  # which is not made here
+            total_steps=1,
             precision="bf16" if precision == "bf16" else "fp32",
         )
         self._bridge = bridge(config)

@@ -35,7 +35,7 @@ class Critic:
             chunk.add_head()
             chunk.to(device)
         self.chunks = data_parallel(chunks)
-        self.optimizer = Optimizer(self.chunks, settings.optimizer, config.precision)
+        self.optimizer = Optimizer(self.chunks, settings.optimizer, settings.total_steps, config.precision)
         self._value_clip = settings.value_clip
         self._rope = rope
         self._device = device

@@ -88,7 +88,7 @@ class LearnerRank(Rank):
             self._reference = ReferenceWeights(self._chunks) if config.keeps_reference else None
             self._teacher = Teacher(config, config.teacher_dir, self.device) if config.teacher_dir else None
             self._ddp = data_parallel(self._chunks)
-            self._optimizer = Optimizer(self._ddp, config.optimizer, config.precision)
+            self._optimizer = Optimizer(self._ddp, config.optimizer, config.total_steps, config.precision)
         routed = self._bridge.config
         self._routers = ExpertRouters(config.router, routed, self.device) if routed.num_moe_experts else None
         self._speed = Speed.of(self._bridge.hf_config, self.device, world_size)

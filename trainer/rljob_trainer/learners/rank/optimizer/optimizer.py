@@ -15,8 +15,8 @@ from megatron.core.distributed import DistributedDataParallel, DistributedDataPa
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer, get_standard_config_overrides
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 
+from rljob_api import sections
 from rljob_api.sections import Schedule
-from rljob_trainer.learners.config import OptimizerSettings
 from rljob_trainer.learners.rank.optimizer.host_optimizer import HostOptimizer
 from rljob_trainer.learners.rank.optimizer.offloadable_tensors import HostMemory, memory_of
 from rljob_trainer.learners.rank.optimizer.optimizer_state import (
@@ -64,13 +64,19 @@ def _nothing(*_: object, **__: object) -> None:
 
 
 class Optimizer:
-    """AdamW with gradient clipping and a schedule. A step with a gradient that is not finite is not taken."""
+    """AdamW with gradient clipping and a schedule. A step with a gradient that is not finite is not taken.
 
-    def __init__(self, chunks: Sequence[DistributedDataParallel], settings: OptimizerSettings, precision: str) -> None:
+    Norms and biases have no weight decay.
+    """
+
+    def __init__(
+        self, chunks: Sequence[DistributedDataParallel], settings: sections.Optimizer, total_steps: int, precision: str
+    ) -> None:
+        """The schedule ends after `total_steps`."""
         self._chunks = chunks
         self._clip_grad = settings.clip_grad
         self.megatron, self._on_host = _megatron_optimizer(chunks, settings, precision)
-        self.schedule = _schedule(self.megatron, settings)
+        self.schedule = _schedule(self.megatron, settings, total_steps)
 
     def zero_gradients(self) -> None:
         """Begin the sums of a step at zero."""
@@ -130,7 +136,7 @@ def optimizer_tensors(optimizer: Optimizer) -> Iterator[torch.Tensor]:
 
 
 def _megatron_optimizer(
-    chunks: Sequence[DistributedDataParallel], settings: OptimizerSettings, precision: str
+    chunks: Sequence[DistributedDataParallel], settings: sections.Optimizer, precision: str
 ) -> tuple[Any, list[HostOptimizer]]:
     config = OptimizerConfig(
         optimizer="adam",
@@ -153,7 +159,7 @@ def _megatron_optimizer(
             part.optimizer.state_dict = partial(
                 _state_of_nothing, optimizer.chained_optimizers[0].optimizer, part.optimizer
             )
-    if settings.on_host:
+    if settings.offload:
         memory = memory_of(next(chunks[0].parameters()).device)
         return optimizer, [_keep_on_host(part, memory) for part in optimizer.chained_optimizers]
     for part in optimizer.chained_optimizers:
@@ -266,18 +272,18 @@ def restore_steps(optimizer: Any, steps: int) -> None:
             state["step"] = torch.full_like(state["step"], steps)
 
 
-def _schedule(optimizer: Any, settings: OptimizerSettings) -> OptimizerParamScheduler:
+def _schedule(optimizer: Any, settings: sections.Optimizer, total_steps: int) -> OptimizerParamScheduler:
     """Return the schedule; it is advanced before each step, so that the first step already learns.
 
     Step k of n has k / warm-up of the rate, then the decay would reach its floor at step n + 1: no step is wasted at 0.
     """
-    decay_steps = settings.total_steps + 1
+    decay_steps = total_steps + 1
     return OptimizerParamScheduler(
         optimizer,
         init_lr=0.0,
         max_lr=settings.learning_rate,
         min_lr=settings.min_learning_rate,
-        lr_warmup_steps=min(settings.warmup_steps, settings.total_steps),
+        lr_warmup_steps=min(settings.warmup_steps, total_steps),
         lr_decay_steps=decay_steps,
         lr_decay_style=DECAY_STYLES[settings.schedule],
         start_wd=settings.weight_decay,

@@ -3,7 +3,6 @@
 import io
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,9 +12,9 @@ import torch
 from megatron.core import dist_checkpointing
 from torch.distributed.checkpoint import CheckpointException
 
+from rljob_api import sections
 from rljob_api.sections import Schedule
 from rljob_api.sizing.parallel_layout import ParallelLayout
-from rljob_trainer.learners.config import OptimizerSettings
 from rljob_trainer.learners.errors import CheckpointFormatError, CriticMismatchError
 from rljob_trainer.learners.rank.checkpoint import checkpoint
 from rljob_trainer.learners.rank.checkpoint.checkpoint import narrow
@@ -29,7 +28,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*:UserWarning"),
 ]
 LAYOUT = ParallelLayout()
-SETTINGS = OptimizerSettings(learning_rate=0.1, total_steps=10, schedule=Schedule.LINEAR)
+SETTINGS = sections.Optimizer(learning_rate=0.1, schedule=Schedule.LINEAR)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
@@ -65,10 +64,12 @@ def rank() -> Iterator[None]:
 class Learner:
     """A model and its optimizer, with a critic if it is said to have one."""
 
-    def __init__(self, settings: OptimizerSettings = SETTINGS, has_critic: bool = False) -> None:
+    def __init__(
+        self, settings: sections.Optimizer = SETTINGS, total_steps: int = 10, has_critic: bool = False
+    ) -> None:
         self.chunks = data_parallel([SmallModel()])
         (self.ddp,) = self.chunks
-        self.optimizer = Optimizer(self.chunks, settings, "fp32")
+        self.optimizer = Optimizer(self.chunks, settings, total_steps, "fp32")
         self.beside = Learner(settings) if has_critic else None
 
     @property
@@ -120,10 +121,9 @@ def test_a_learner_that_resumes_goes_on_as_the_one_that_saved(tmp_path: Path, ha
 def test_a_learner_resumes_with_the_rate_and_the_schedule_of_its_manifest(tmp_path: Path) -> None:
     first = Learner()
     first.step(1)
-    changed = replace(
-        SETTINGS, learning_rate=0.02, min_learning_rate=0.01, total_steps=100, beta1=0.5, beta2=0.6, epsilon=1e-3
-    )
-    resumed, anew = Learner(changed), Learner(changed)
+    changes = {"learning_rate": 0.02, "min_learning_rate": 0.01, "beta1": 0.5, "beta2": 0.6, "epsilon": 1e-3}
+    changed = SETTINGS.model_copy(update=changes)
+    resumed, anew = Learner(changed, total_steps=100), Learner(changed, total_steps=100)
     resumed.load(first.save(tmp_path))
     for learner in (resumed, anew):
         learner.step(2)

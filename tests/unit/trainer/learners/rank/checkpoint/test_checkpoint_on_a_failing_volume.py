@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from rljob_api import sections
 from rljob_api.exits import Exit
 from rljob_api.sizing.parallel_layout import ParallelLayout
 from rljob_trainer.driver import exit_of
-from rljob_trainer.learners.config import LearnerConfig, OptimizerSettings
+from rljob_trainer.learners.config import LearnerConfig
 from rljob_trainer.learners.errors import CheckpointFormatError
 from rljob_trainer.learners.group import REFUSALS
 from rljob_trainer.learners.rank.checkpoint import checkpoint
@@ -28,7 +29,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*:UserWarning"),
 ]
 LAYOUT = ParallelLayout()
-SETTINGS = OptimizerSettings(learning_rate=0.1, total_steps=10)
+SETTINGS = sections.Optimizer(learning_rate=0.1)
 FILES = ("metadata.json", "common.pt", ".metadata", "__0_0.distcp")
 
 
@@ -75,7 +76,7 @@ def ranks() -> Iterator[None]:
 class Rank:
     def __init__(self, patience: Patience) -> None:
         (self.ddp,) = data_parallel([SmallModel()])
-        self.optimizer = Optimizer([self.ddp], SETTINGS, "fp32")
+        self.optimizer = Optimizer([self.ddp], SETTINGS, 10, "fp32")
         self.patience = patience
 
     def save(self, directory: Path) -> None:
@@ -119,5 +120,5 @@ def test_other_bytes_are_not_waited_for(ranks, tmp_path):
 
 @pytest.mark.parametrize(("longest_s", "waits_s"), [(60.0, 60.0), (86_400.0, 450.0)])
 def test_a_rank_gives_up_before_the_others_give_it_up(longest_s, waits_s):
-    config = LearnerConfig(Path("model"), SETTINGS, timeout_s=600.0, longest_outage_s=longest_s)
+    config = LearnerConfig(Path("model"), SETTINGS, 10, timeout_s=600.0, longest_outage_s=longest_s)
     assert config.outage_s == waits_s < config.timeout_s

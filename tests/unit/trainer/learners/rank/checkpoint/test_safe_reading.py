@@ -13,8 +13,8 @@ import torch
 from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, Metadata
 from torch.serialization import _get_layout
 
+from rljob_api import sections
 from rljob_api.sizing.parallel_layout import ParallelLayout
-from rljob_trainer.learners.config import OptimizerSettings
 from rljob_trainer.learners.errors import CheckpointFormatError
 from rljob_trainer.learners.rank.checkpoint import checkpoint
 from rljob_trainer.learners.rank.checkpoint.safe_reading import read_metadata
@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*:UserWarning"),
 ]
 LAYOUT = ParallelLayout()
-SETTINGS = OptimizerSettings(learning_rate=0.1, total_steps=10)
+SETTINGS = sections.Optimizer(learning_rate=0.1)
 
 
 class Bomb:
@@ -46,7 +46,7 @@ class Rank:
 
     def __init__(self) -> None:
         (self.ddp,) = data_parallel([SmallModel()])
-        self.optimizer = Optimizer([self.ddp], SETTINGS, "fp32")
+        self.optimizer = Optimizer([self.ddp], SETTINGS, 10, "fp32")
 
     def save(self, directory: Path) -> None:
         checkpoint.save(directory, [self.ddp], self.optimizer, LAYOUT, {"step": 3})

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from megatron.core import parallel_state
 
-from rljob_trainer.learners.config import OptimizerSettings
+from rljob_api import sections
 from rljob_trainer.learners.rank.optimizer import offloadable_tensors
 from rljob_trainer.learners.rank.optimizer.device_memory import Leaves, Stays, residence
 from rljob_trainer.learners.rank.optimizer.offloadable_tensors import HostMemory, Movable, laid_out
@@ -17,7 +17,7 @@ from support.trainer.counted_memory import CountedMemory
 from support.trainer.lone_rank import SmallModel, lone_rank
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
-SETTINGS = OptimizerSettings(learning_rate=0.03, total_steps=8, weight_decay=0.1)
+SETTINGS = sections.Optimizer(learning_rate=0.03, weight_decay=0.1)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -32,7 +32,7 @@ class Trained:
     def __init__(self, precision: str, memory: HostMemory | None = None) -> None:
         self.model = SmallModel(torch.bfloat16 if precision == "bf16" else torch.float32)
         (self.ddp,) = data_parallel([self.model])
-        self.optimizer = Optimizer([self.ddp], SETTINGS, precision)
+        self.optimizer = Optimizer([self.ddp], SETTINGS, 8, precision)
         self.state = Leaves([([self.ddp], self.optimizer)], memory) if memory else Stays()
         if isinstance(memory, CountedMemory):
             memory.hold(sum(each.nbytes for each in self.movables()))

@@ -1,14 +1,13 @@
 """An optimizer whose state is in host memory: the same steps, with one chunk of it on the device at a time."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_trainer.learners.config import OptimizerSettings
+from rljob_api import sections
 from rljob_trainer.learners.rank.optimizer import host_optimizer
 from rljob_trainer.learners.rank.optimizer import optimizer as optimizer_module
 from rljob_trainer.learners.rank.optimizer.device_memory import Leaves
@@ -18,7 +17,7 @@ from support.trainer.counted_memory import CountedMemory
 from support.trainer.lone_rank import SmallModel, lone_rank
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
-SETTINGS = OptimizerSettings(learning_rate=0.03, total_steps=8, weight_decay=0.1, clip_grad=1.5)
+SETTINGS = sections.Optimizer(learning_rate=0.03, weight_decay=0.1, clip_grad=1.5)
 MATRIX, BIAS = 12, 3
 """numbers of the small model's parameters"""
 
@@ -42,7 +41,7 @@ class Trained:
     def __init__(self, precision: str, *, on_host: bool) -> None:
         self.model = SmallModel(torch.bfloat16 if precision == "bf16" else torch.float32)
         (self.ddp,) = data_parallel([self.model])
-        self.optimizer = Optimizer([self.ddp], replace(SETTINGS, on_host=on_host), precision)
+        self.optimizer = Optimizer([self.ddp], SETTINGS.model_copy(update={"offload": on_host}), 8, precision)
 
     def step(self, seed: int) -> tuple[bool, float]:
         self.ddp.zero_grad_buffer()

@@ -3,7 +3,6 @@
 import copy
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 
+from rljob_api import sections
 from rljob_api.sections import Schedule
-from rljob_trainer.learners.config import OptimizerSettings
 from rljob_trainer.learners.rank.optimizer import optimizer as optimizer_module
 from rljob_trainer.learners.rank.optimizer import optimizer_state
 from rljob_trainer.learners.rank.optimizer.optimizer import Optimizer, data_parallel, is_alone, restore_steps
@@ -22,10 +21,10 @@ from support.trainer.lone_rank import SmallModel, lone_rank
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 
-PLAIN = OptimizerSettings(learning_rate=0.03, total_steps=8, clip_grad=1e9)
-FULL = OptimizerSettings(
+STEPS = 8
+PLAIN = sections.Optimizer(learning_rate=0.03, clip_grad=1e9)
+FULL = sections.Optimizer(
     learning_rate=0.03,
-    total_steps=8,
     min_learning_rate=0.004,
     schedule=Schedule.COSINE,
     warmup_steps=3,
@@ -46,12 +45,19 @@ def rank() -> Iterator[None]:
 class Trained:
     """A model with its optimizer."""
 
-    def __init__(self, settings: OptimizerSettings, precision: str = "fp32", *, shares_matrix: bool = False) -> None:
+    def __init__(
+        self,
+        settings: sections.Optimizer,
+        precision: str = "fp32",
+        total_steps: int = STEPS,
+        *,
+        shares_matrix: bool = False,
+    ) -> None:
         """`shares_matrix`: as an embedding that the first and the last pipeline stage have."""
         self.model = SmallModel(torch.bfloat16 if precision == "bf16" else torch.float32)
         self.model.matrix.shared_embedding = shares_matrix  # type: ignore[attr-defined]  # Megatron's
         (self.ddp,) = data_parallel([self.model])
-        self.optimizer = Optimizer([self.ddp], settings, precision)
+        self.optimizer = Optimizer([self.ddp], settings, total_steps, precision)
 
     def step(self, gradients: list[torch.Tensor]) -> tuple[bool, float]:
         self.ddp.zero_grad_buffer()
@@ -72,19 +78,19 @@ def gradients(seed: int, scale: float = 1.0) -> list[torch.Tensor]:
     return [scale * torch.randn(shape, generator=generator) for shape in ((3, 4), (3,))]
 
 
-def rate(given: OptimizerSettings, step: int) -> float:
+def rate(given: sections.Optimizer, step: int, total_steps: int = STEPS) -> float:
     """Return the learning rate of a step, counted from 1, by the words of the manual."""
-    warmup = min(given.warmup_steps, given.total_steps)
+    warmup = min(given.warmup_steps, total_steps)
     if step <= warmup:
         return given.learning_rate * step / warmup
-    done = (step - warmup) / (given.total_steps + 1 - warmup)
+    done = (step - warmup) / (total_steps + 1 - warmup)
     left = {Schedule.CONSTANT: 1.0, Schedule.LINEAR: 1.0 - done, Schedule.COSINE: (1 + math.cos(math.pi * done)) / 2}
     return given.min_learning_rate + (given.learning_rate - given.min_learning_rate) * left[given.schedule]
 
 
-def rates(given: OptimizerSettings) -> list[float]:
-    trained, found = Trained(given), []
-    for seed in range(given.total_steps):
+def rates(given: sections.Optimizer, total_steps: int) -> list[float]:
+    trained, found = Trained(given, total_steps=total_steps), []
+    for seed in range(total_steps):
         trained.step(gradients(seed))
         found.append(trained.optimizer.learning_rate)
     return found
@@ -93,7 +99,7 @@ def rates(given: OptimizerSettings) -> list[float]:
 class Torch:
     """The same steps by torch alone."""
 
-    def __init__(self, given: OptimizerSettings) -> None:
+    def __init__(self, given: sections.Optimizer) -> None:
         self.given, self.steps = given, 0
         self.matrix, self.bias = (p.detach().clone().float().requires_grad_() for p in SmallModel().parameters())
         groups = [{"params": [self.matrix]}, {"params": [self.bias], "weight_decay": 0.0}]
@@ -116,26 +122,25 @@ class Torch:
 
 
 schedules = st.builds(
-    lambda kind, total, warmup, floor: replace(
-        PLAIN, schedule=kind, total_steps=total, warmup_steps=warmup, min_learning_rate=floor
+    lambda kind, warmup, floor: PLAIN.model_copy(
+        update={"schedule": kind, "warmup_steps": warmup, "min_learning_rate": floor}
     ),
     st.sampled_from(Schedule),
-    st.integers(1, 12),
     st.integers(0, 14),
     st.sampled_from([0.0, 0.01]),
 )
 
 
 @settings(max_examples=40)
-@given(schedules)
-def test_every_step_has_the_learning_rate_of_the_schedule(given: OptimizerSettings) -> None:
-    assert rates(given) == pytest.approx([rate(given, step) for step in range(1, given.total_steps + 1)])
+@given(schedules, st.integers(1, 12))
+def test_every_step_has_the_learning_rate_of_the_schedule(given: sections.Optimizer, total: int) -> None:
+    assert rates(given, total) == pytest.approx([rate(given, step, total) for step in range(1, total + 1)])
 
 
 @settings(max_examples=40)
-@given(schedules)
-def test_the_rate_rises_to_its_peak_and_then_never_rises_again(given: OptimizerSettings) -> None:
-    found, warmup = rates(given), min(given.warmup_steps, given.total_steps)
+@given(schedules, st.integers(1, 12))
+def test_the_rate_rises_to_its_peak_and_then_never_rises_again(given: sections.Optimizer, total: int) -> None:
+    found, warmup = rates(given, total), min(given.warmup_steps, total)
     assert found[:warmup] == sorted(found[:warmup])
     assert found[warmup:] == sorted(found[warmup:], reverse=True)
     assert min(found) > 0.0 and max(found) <= given.learning_rate + 1e-12
@@ -145,9 +150,9 @@ def test_the_rate_rises_to_its_peak_and_then_never_rises_again(given: OptimizerS
 @pytest.mark.parametrize("clip_grad", [1e9, 1.5, 1e-3], ids=["free", "clipped", "always clipped"])
 @pytest.mark.parametrize("schedule", Schedule)
 def test_steps_are_those_of_adamw_with_clipped_gradients(schedule: Schedule, clip_grad: float) -> None:
-    given = replace(FULL, schedule=schedule, clip_grad=clip_grad)
+    given = FULL.model_copy(update={"schedule": schedule, "clip_grad": clip_grad})
     ours, theirs = Trained(given), Torch(given)
-    for seed in range(given.total_steps):
+    for seed in range(STEPS):
         grads = gradients(seed, scale=10.0 ** (seed % 3 - 1))
         taken, norm = ours.step(grads)
         assert (taken, norm) == (True, pytest.approx(theirs.step(grads), rel=1e-6))
@@ -158,7 +163,7 @@ def test_bf16_weights_are_the_rounded_masters_of_an_fp32_optimizer() -> None:
     ours, theirs = Trained(FULL, "bf16"), Torch(FULL)
     for mine, other in zip(ours.weights(), (theirs.matrix, theirs.bias), strict=True):
         other.data.copy_(mine)
-    for seed in range(FULL.total_steps):
+    for seed in range(STEPS):
         ours.step(gradients(seed))
         theirs.step(gradients(seed))
     masters = [each.bfloat16() for each in theirs.weights()]
@@ -175,14 +180,14 @@ def masters_of(trained: Trained) -> list[torch.Tensor]:
 @pytest.mark.parametrize("clip_grad", [0.999, 1.001])
 def test_gradients_are_clipped_only_above_the_limit(clip_grad: float) -> None:
     grads = [torch.zeros(3, 4), torch.tensor([0.6, 0.8, 0.0])]
-    trained = Trained(replace(PLAIN, clip_grad=clip_grad))
+    trained = Trained(PLAIN.model_copy(update={"clip_grad": clip_grad}))
     assert trained.step(grads) == (True, pytest.approx(1.0))
     used = trained.model.bias.main_grad.norm().item()  # type: ignore[union-attr, operator]  # Megatron's
     assert used == pytest.approx(min(1.0, clip_grad), abs=1e-5)
 
 
 def test_the_gradient_norm_is_that_of_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    trained = Trained(replace(PLAIN, clip_grad=1.0))
+    trained = Trained(PLAIN.model_copy(update={"clip_grad": 1.0}))
 
     def with_another_rank(squares: torch.Tensor, group: object) -> None:
         assert group is trained.optimizer.megatron.get_grad_stats_parallel_group()
@@ -194,7 +199,7 @@ def test_the_gradient_norm_is_that_of_all_ranks(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_gradient_exactly_at_the_limit_stays_as_it_is() -> None:
-    trained = Trained(replace(PLAIN, clip_grad=1.0))
+    trained = Trained(PLAIN.model_copy(update={"clip_grad": 1.0}))
     assert trained.step([torch.zeros(3, 4), torch.tensor([0.0, 1.0, 0.0])]) == (True, 1.0)
     assert trained.model.bias.main_grad.tolist() == [0.0, 1.0, 0.0]  # type: ignore[union-attr, operator]  # Megatron's
 
