@@ -9,14 +9,9 @@ import pytest
 import torch
 
 from integration.learner.test_learner_experts import ROUTER, assert_alike
-from rljob_api.sections import Kl, Optimizer
+from rljob_api.sections import BalanceOver, Experts, Kl, Optimizer
 from rljob_trainer.batches.packing import TrainingSequence
-from rljob_trainer.learners.config import (
-    CriticSettings,
-    LearnerConfig,
-    LossSettings,
-    RoutingSettings,
-)
+from rljob_trainer.learners.config import CriticSettings, LearnerConfig, LossSettings
 from support.trainer.learner_data import VOCABULARY_SIZE, changed, learner_config, masked, sequences, valued
 from support.trainer.learner_ranks import run_ranks
 from support.trainer.learner_scenarios import distil, load_and_look, save_and_look, train_and_export, train_critic
@@ -146,11 +141,13 @@ def test_a_layout_that_splits_sequences_goes_on_from_another_and_the_other_way_r
     assert loaded["next"].grad_norm == pytest.approx(saved["next"].grad_norm, rel=differs)
 
 
-@pytest.mark.parametrize("router", [ROUTER, replace(ROUTER, balance_over="step")], ids=lambda each: each.balance_over)
-def test_ranks_that_split_sequences_share_out_experts(tmp_path: Path, router: RoutingSettings) -> None:
+@pytest.mark.parametrize(
+    "router", [ROUTER, ROUTER.model_copy(update={"balance_over": BalanceOver.STEP})], ids=lambda each: each.balance_over
+)
+def test_ranks_that_split_sequences_share_out_experts(tmp_path: Path, router: Experts) -> None:
     experts = tiny("Qwen3MoeForCausalLM", tmp_path, tied=False)
     config = learner_config(
-        experts, loss=LOSS, router=router, context=2, tensor=2, expert=2,
+        experts, loss=LOSS, experts=router, context=2, tensor=2, expert=2,
         expert_tensor=2,
     )  # fmt: skip
     naive = NaiveLearner(experts, LOSS, config.optimizer, RATES, router)

@@ -1,6 +1,5 @@
 """A mixture of experts trains alike however its experts are spread over ranks, and goes on in any other way."""
 
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -9,10 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rljob_api.sections import Kl, Recompute
+from rljob_api.sections import Experts, Kl, Recompute
 from rljob_api.sizing.tensors import ROUTER_BIAS
 from rljob_trainer.assembly.settings import RECOMPUTE
-from rljob_trainer.learners.config import LearnerConfig, LossSettings, RoutingSettings
+from rljob_trainer.learners.config import LearnerConfig, LossSettings
 from support.trainer.family_scenarios import one_after_the_other, times_attended, train_grouped
 from support.trainer.learner_data import changed, learner_config, sequences
 from support.trainer.learner_ranks import run_ranks
@@ -23,10 +22,10 @@ from support.trainer.tiny_models import NUM_LAYERS, tiny
 LOSS = LossSettings(clip_low=0.2, clip_high=0.28, entropy_coefficient=0.01, kl=Kl(coefficient=0.1), temperature=0.8)
 STEPS = [sequences(11, seed) for seed in range(2)]
 """an odd number, so that data-parallel ranks have different numbers of micro-batches"""
-ROUTER = RoutingSettings(balance_coefficient=3.0, z_coefficient=0.2)
+ROUTER = Experts(balance_loss=3.0, z_loss=0.2)
 """large coefficients, so that a wrong gradient shows"""
 RATE = 0.05
-ADJUSTED = replace(ROUTER, bias_update_rate=RATE)
+ADJUSTED = ROUTER.model_copy(update={"bias_update_rate": RATE})
 ATTENTION_AGAIN = {"recompute_granularity": "selective", "recompute_modules": ["core_attn"]}
 OF_ROUTERS = ("expert_load", "router_entropy", "balance_loss", "router_z_loss")
 RATES = (5e-4, 1e-3)
@@ -82,7 +81,7 @@ def latent(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @cache
-def naive_run(directory: Path, router: RoutingSettings = ROUTER) -> tuple[list[NaiveStep], dict[str, torch.Tensor]]:
+def naive_run(directory: Path, router: Experts = ROUTER) -> tuple[list[NaiveStep], dict[str, torch.Tensor]]:
     """Return the steps of a loop over Hugging Face's model, and the weights after the last one."""
     learner = NaiveLearner(directory, LOSS, learner_config(directory).optimizer, RATES, router)
     return [learner.step(step, True) for step in STEPS], learner.weights()
@@ -90,7 +89,7 @@ def naive_run(directory: Path, router: RoutingSettings = ROUTER) -> tuple[list[N
 
 @pytest.mark.parametrize("sizes", LAYOUTS, ids=named)
 def test_every_layout_of_experts_trains_like_a_naive_hugging_face_loop(experts: Path, sizes: Sizes) -> None:
-    world, config = in_layout(learner_config(experts, loss=LOSS, router=ROUTER), sizes)
+    world, config = in_layout(learner_config(experts, loss=LOSS, experts=ROUTER), sizes)
     ranks = run_ranks(train_and_export, world, config, STEPS, BUDGET, True)
     naive, wanted = naive_run(experts)
     assert_alike(ranks, naive, wanted)
@@ -98,7 +97,7 @@ def test_every_layout_of_experts_trains_like_a_naive_hugging_face_loop(experts: 
 
 @pytest.mark.parametrize("sizes", [(1, 1, 1, 1, 1), (2, 1, 2, 2, 2), (2, 1, 2, 4, 1)], ids=named)
 def test_the_experts_of_a_gpu_train_like_a_naive_hugging_face_loop(experts: Path, sizes: Sizes) -> None:
-    world, config = in_layout(learner_config(experts, loss=LOSS, router=ROUTER), sizes)
+    world, config = in_layout(learner_config(experts, loss=LOSS, experts=ROUTER), sizes)
     ranks, used = zip(*run_ranks(train_grouped, world, config, STEPS, BUDGET, True), strict=True)
     assert all(used)
     assert_alike(list(ranks), *naive_run(experts))
@@ -106,13 +105,13 @@ def test_the_experts_of_a_gpu_train_like_a_naive_hugging_face_loop(experts: Path
 
 @pytest.mark.parametrize("sizes", [(2, 1, 2, 2, 2), (1, 2, 2, 2, 1)], ids=named)
 def test_biased_routers_and_shared_experts_train_like_a_naive_hugging_face_loop(biased: Path, sizes: Sizes) -> None:
-    world, config = in_layout(learner_config(biased, loss=LOSS, router=ROUTER), sizes)
+    world, config = in_layout(learner_config(biased, loss=LOSS, experts=ROUTER), sizes)
     assert_alike(run_ranks(train_and_export, world, config, STEPS, BUDGET, True), *naive_run(biased))
 
 
 @pytest.mark.parametrize("sizes", [(1, 1, 1, 1, 1), (2, 1, 2, 2, 2), (1, 2, 2, 2, 1)], ids=named)
 def test_biases_rise_for_experts_with_little_to_do(biased: Path, sizes: Sizes) -> None:
-    world, config = in_layout(learner_config(biased, loss=LOSS, router=ADJUSTED), sizes)
+    world, config = in_layout(learner_config(biased, loss=LOSS, experts=ADJUSTED), sizes)
     naive, wanted = naive_run(biased, ADJUSTED)
     biases = [name for name in wanted if name.endswith(ROUTER_BIAS)]
     without = naive_run(biased)[1]
@@ -123,13 +122,13 @@ def test_biases_rise_for_experts_with_little_to_do(biased: Path, sizes: Sizes) -
 
 @pytest.mark.parametrize("sizes", [(2, 1, 1, 2, 1), (2, 1, 2, 2, 2), (1, 2, 2, 2, 1)], ids=named)
 def test_experts_behind_latent_attention_train_like_a_naive_hugging_face_loop(latent: Path, sizes: Sizes) -> None:
-    world, config = in_layout(learner_config(latent, loss=LOSS, router=ROUTER), sizes)
+    world, config = in_layout(learner_config(latent, loss=LOSS, experts=ROUTER), sizes)
     assert_alike(run_ranks(train_and_export, world, config, STEPS, BUDGET, True), *naive_run(latent))
 
 
 @pytest.mark.parametrize("again", [RECOMPUTE[Recompute.FULL], ATTENTION_AGAIN], ids=["layers", "attention"])
 def test_latent_attention_that_is_computed_again_trains_alike(latent: Path, again: dict[str, Any]) -> None:
-    config = learner_config(latent, loss=LOSS, router=ROUTER, tensor=2, megatron_args=again)
+    config = learner_config(latent, loss=LOSS, experts=ROUTER, tensor=2, megatron_args=again)
     assert_alike(run_ranks(train_and_export, 2, config, STEPS, BUDGET, True), *naive_run(latent))
 
 
@@ -196,7 +195,7 @@ def test_routing_without_renormalised_weights_is_that_of_hugging_face(experts: P
     for file in experts.iterdir():
         text = file.read_bytes()
         (plain / file.name).write_bytes(text.replace(b'"norm_topk_prob": true', b'"norm_topk_prob": false'))
-    config = learner_config(plain, loss=LOSS, router=ROUTER)
+    config = learner_config(plain, loss=LOSS, experts=ROUTER)
     ((steps, _),) = run_ranks(train_and_export, 1, config, STEPS[:1], BUDGET, True)
     naive, renormalised = naive_run(plain)[0][0], naive_run(experts)[0][0]
     assert [step.grad_norm for step in steps] == pytest.approx([naive.grad_norm], rel=1e-5)

@@ -23,7 +23,7 @@ from integration.learner.test_learner_experts import (
     naive_run,
     named,
 )
-from rljob_trainer.learners.config import RoutingSettings
+from rljob_api.sections import BalanceOver, Experts, Replay
 from support.trainer.learner_data import changed, learner_config
 from support.trainer.learner_ranks import run_ranks
 from support.trainer.learner_scenarios import logprobs, train_and_export, train_as_chosen_before
@@ -34,7 +34,7 @@ FAST = 30.0
 """times the usual learning rate, so that an update changes which experts are best"""
 EXPERTS = 4
 """of each layer of the tiny model"""
-OVER_STEP = RoutingSettings(balance_coefficient=3.0, balance_over="step")
+OVER_STEP = Experts(balance_loss=3.0, balance_over=BalanceOver.STEP)
 
 
 @pytest.fixture(scope="module")
@@ -44,20 +44,20 @@ def experts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("sizes", [(2, 1, 2, 2, 2), (1, 2, 2, 2, 1)], ids=named)
 def test_the_balance_over_a_step_is_that_of_all_its_tokens(experts: Path, sizes: Sizes) -> None:
-    world, config = in_layout(learner_config(experts, loss=LOSS, router=OVER_STEP), sizes)
+    world, config = in_layout(learner_config(experts, loss=LOSS, experts=OVER_STEP), sizes)
     assert_alike(run_ranks(train_and_export, world, config, STEPS, BUDGET, True), *naive_run(experts, OVER_STEP))
 
 
 def test_the_losses_are_the_same_when_layers_are_computed_again(experts: Path) -> None:
     again = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
-    config = learner_config(experts, loss=LOSS, router=ROUTER, megatron_args=again)
+    config = learner_config(experts, loss=LOSS, experts=ROUTER, megatron_args=again)
     assert_alike(run_ranks(train_and_export, 1, config, STEPS, BUDGET, True), *naive_run(experts))
 
 
 def test_without_coefficients_routers_only_report(experts: Path) -> None:
     config = learner_config(experts, loss=LOSS)
     ((plain, _),) = run_ranks(train_and_export, 1, config, STEPS[:1], BUDGET, True)
-    ((lossy, _),) = run_ranks(train_and_export, 1, replace(config, router=OVER_STEP), STEPS[:1], BUDGET, True)
+    ((lossy, _),) = run_ranks(train_and_export, 1, replace(config, experts=OVER_STEP), STEPS[:1], BUDGET, True)
     assert (plain[0].balance_loss, plain[0].router_z_loss) == (None, None)
     assert plain[0].expert_load == lossy[0].expert_load
     assert plain[0].grad_norm != pytest.approx(lossy[0].grad_norm, rel=1e-2)
@@ -73,7 +73,7 @@ def replayed(gate: Any, choices: Iterator[torch.Tensor], hidden: torch.Tensor) -
 
 @pytest.mark.parametrize("sizes", [(1, 1, 1, 1, 1), (2, 1, 2, 2, 1), (1, 2, 2, 2, 1)], ids=named)
 def test_an_update_uses_the_experts_that_were_chosen_before_the_first_one(experts: Path, sizes: Sizes) -> None:
-    config = learner_config(experts, loss=LOSS, router=RoutingSettings(replay="learner"))
+    config = learner_config(experts, loss=LOSS, experts=Experts(replay=Replay.LEARNER))
     config = replace(config, optimizer=config.optimizer.model_copy(update={"learning_rate": FAST * 1e-3}))
     world, own = in_layout(config, sizes)
     _, second = run_ranks(train_as_chosen_before, world, own, STEPS, BUDGET)[0]
@@ -112,7 +112,7 @@ def chosen_by_an_engine(tokens: int, layer: int) -> npt.NDArray[np.int16]:
 )
 def test_an_update_uses_the_experts_that_the_engines_chose(experts: Path, sizes: Sizes, more: dict[str, Any]) -> None:
     loss = replace(LOSS, kl=None)  # the distance to the reference is beyond what an estimate is limited to
-    config = learner_config(experts, loss=loss, router=RoutingSettings(replay="rollout"))
+    config = learner_config(experts, loss=loss, experts=Experts(replay=Replay.ROLLOUT))
     world, own = in_layout(config, sizes)
     layers = range(NUM_LAYERS)
     given = [
@@ -132,7 +132,7 @@ def test_an_update_uses_the_experts_that_the_engines_chose(experts: Path, sizes:
 
 
 def test_log_probabilities_before_an_update_are_those_with_the_experts_of_the_engines(experts: Path) -> None:
-    config = learner_config(experts, loss=LOSS, router=RoutingSettings(replay="rollout"))
+    config = learner_config(experts, loss=LOSS, experts=Experts(replay=Replay.ROLLOUT))
     sample = STEPS[0][0]
     chosen = [chosen_by_an_engine(len(sample.tokens), layer) for layer in range(NUM_LAYERS)]
     ((found,),) = run_ranks(logprobs, 1, config, [replace(sample, experts=np.hstack(chosen))], BUDGET)
@@ -150,7 +150,7 @@ def test_log_probabilities_before_an_update_are_those_with_the_experts_of_the_en
 
 def test_a_router_with_a_bias_is_replayed_too(tmp_path: Path) -> None:
     biased = tiny("Glm4MoeForCausalLM", tmp_path, tied=False)
-    config = learner_config(biased, loss=LOSS, router=RoutingSettings(replay="learner"))
+    config = learner_config(biased, loss=LOSS, experts=Experts(replay=Replay.LEARNER))
     config = replace(config, optimizer=config.optimizer.model_copy(update={"learning_rate": FAST * 1e-3}))
     _, second = run_ranks(train_as_chosen_before, 1, config, STEPS, BUDGET)[0]
 

@@ -15,10 +15,10 @@ import torch
 
 from integration.learner.test_learner_context import LOSS, MOST, RATES, mixed
 from integration.learner.test_learner_experts import ROUTER
-from rljob_api.sections import Optimizer, Recompute
+from rljob_api.sections import Experts, Optimizer, Recompute
 from rljob_trainer.assembly.settings import RECOMPUTE
 from rljob_trainer.batches.packing import Packing, pack
-from rljob_trainer.learners.config import CriticSettings, LearnerConfig, RoutingSettings
+from rljob_trainer.learners.config import CriticSettings, LearnerConfig
 from rljob_trainer.learners.rank.attention.layout import token_layout
 from support.trainer.family_scenarios import called, kept_bytes, one_after_the_other
 from support.trainer.learner_data import learner_config, sequences, valued
@@ -65,12 +65,12 @@ def shared(directory: Path, **changes: Any) -> LearnerConfig:
     return learner_config(directory, **{"loss": LOSS, "tensor": 2, "sequence": True, **changes})
 
 
-def router(model: Model) -> RoutingSettings:
-    return ROUTER if model in (EXPERTS, MIXTRAL, BIASED, LATENT) else RoutingSettings()
+def router(model: Model) -> Experts:
+    return ROUTER if model in (EXPERTS, MIXTRAL, BIASED, LATENT) else Experts()
 
 
 @cache
-def naive_run(directory: Path, of_routers: RoutingSettings) -> tuple[list[NaiveStep], dict[str, torch.Tensor]]:
+def naive_run(directory: Path, of_routers: Experts) -> tuple[list[NaiveStep], dict[str, torch.Tensor]]:
     """Return the steps of a loop over Hugging Face's model, and the weights after the last one."""
     learner = NaiveLearner(directory, LOSS, learner_config(directory).optimizer, RATES, of_routers)
     return [learner.step(step, True) for step in STEPS], learner.weights()
@@ -80,7 +80,7 @@ def naive_run(directory: Path, of_routers: RoutingSettings) -> tuple[list[NaiveS
 def test_ranks_that_share_out_tokens_train_like_a_naive_hugging_face_loop(
     checkpoints: dict[Model, Path], world: int
 ) -> None:
-    configs = [shared(checkpoints[model], router=router(model), **sizes) for model, sizes in CASES[world]]
+    configs = [shared(checkpoints[model], experts=router(model), **sizes) for model, sizes in CASES[world]]
     given = [(config, STEPS, BUDGET, True) for config in configs]
     by_rank = run_ranks(one_after_the_other, world, train_and_export, given, timeout_s=240.0)
     for (model, sizes), results in zip(CASES[world], zip(*by_rank, strict=True), strict=True):

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from rljob_api.sections import Kl
+from rljob_api.sections import Experts, Kl
 from rljob_api.sizing.tensors import ROUTER_BIAS
-from rljob_trainer.learners.config import LossSettings, RoutingSettings
+from rljob_trainer.learners.config import LossSettings
 from support.trainer.learner_data import learner_config, sequences
 from support.trainer.learner_ranks import run_ranks
 from support.trainer.learner_scenarios import poisoned_step, train, two_updates_on_one_rollout
@@ -30,9 +30,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing_and_is_counted(tiny_llama
 def test_a_skipped_step_leaves_the_biases_of_routers_as_they_are(tmp_path: Path) -> None:
     good = sequences(8)
     bad = [replace(good[0], advantage=math.nan), *good[1:]]
-    config = learner_config(
-        tiny("Glm4MoeForCausalLM", tmp_path, tied=False), router=RoutingSettings(bias_update_rate=0.1)
-    )
+    config = learner_config(tiny("Glm4MoeForCausalLM", tmp_path, tied=False), experts=Experts(bias_update_rate=0.1))
     (known,) = run_ranks(poisoned_step, 1, config, good, bad)
     assert known["poisoned"].skipped
     assert any(name.endswith(ROUTER_BIAS) for name in known["after"][0])

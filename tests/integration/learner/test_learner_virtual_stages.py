@@ -8,13 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from rljob_api.sections import Kl, Optimizer
-from rljob_trainer.learners.config import (
-    CriticSettings,
-    LearnerConfig,
-    LossSettings,
-    RoutingSettings,
-)
+from rljob_api.sections import Experts, Kl, Optimizer, Replay
+from rljob_trainer.learners.config import CriticSettings, LearnerConfig, LossSettings
 from rljob_trainer.metrics import OptimizerStep
 from support.trainer.family_scenarios import called, one_after_the_other
 from support.trainer.learner_data import changed, learner_config, sequences, valued
@@ -31,7 +26,7 @@ from support.trainer.learner_scenarios import (
 from support.trainer.tiny_models import tiny, tiny_qwen3
 
 LOSS = LossSettings(entropy_coefficient=0.01, kl=Kl(coefficient=0.1), temperature=0.8)
-ROUTER = RoutingSettings(balance_coefficient=3.0, z_coefficient=0.2)
+ROUTER = Experts(balance_loss=3.0, z_loss=0.2)
 STEPS = [sequences(11, seed) for seed in range(2)]
 """an odd number, so that data-parallel ranks have different numbers of micro-batches"""
 SAMPLES = [replace(sequence, index=index) for index, sequence in enumerate(STEPS[0])]
@@ -87,7 +82,7 @@ def alone(directory: Path) -> Trained:
 
 
 def config_of(directory: Path) -> LearnerConfig:
-    return learner_config(directory, loss=LOSS, router=ROUTER)
+    return learner_config(directory, loss=LOSS, experts=ROUTER)
 
 
 def assert_alike(found: Trained, wanted: Trained) -> None:
@@ -136,7 +131,7 @@ def test_chunks_with_layers_that_differ_train_like_one_rank(
 
 
 def test_experts_that_were_chosen_before_are_used_again_in_all_chunks(routed: Path) -> None:
-    config = replace(config_of(routed), router=RoutingSettings(replay="learner", balance_coefficient=3.0))
+    config = replace(config_of(routed), experts=Experts(replay=Replay.LEARNER, balance_loss=3.0))
     arguments = (STEPS, BUDGET)
     ((wanted,),) = run(1, [(train_as_chosen_before, config, *arguments)])
     for (found,) in run(2, [(train_as_chosen_before, virtual(config), *arguments)]):

@@ -9,12 +9,12 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
-from rljob_api.sections import Optimizer
+from rljob_api.sections import BalanceOver, Experts, Optimizer
 from rljob_api.sizing.families import BY_MODEL_TYPE, Family
 from rljob_api.sizing.model_shape import experts_of
 from rljob_trainer.algorithms.algorithm import CISPO, GSPO, LIKELIHOOD
 from rljob_trainer.batches.packing import TrainingSequence
-from rljob_trainer.learners.config import LossSettings, RoutingSettings
+from rljob_trainer.learners.config import LossSettings
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ class NaiveLearner:
         loss: LossSettings,
         optimizer: Optimizer,
         rates: Sequence[float],
-        router: RoutingSettings | None = None,
+        router: Experts | None = None,
     ) -> None:
-        self.router = router or RoutingSettings()
+        self.router = router or Experts()
         self.model = self._load(directory)
         self.family = BY_MODEL_TYPE[self.model.config.model_type]
         self.reference = self._load(directory).requires_grad_(False)
@@ -109,7 +109,7 @@ class NaiveLearner:
         balance, z, loads, entropies = torch.zeros(()), torch.zeros(()), [], []
         for block, by_sequence in layers:
             whole = torch.cat(by_sequence)
-            parts = [whole] if settings.balance_over == "step" else by_sequence
+            parts = [whole] if settings.balance_over is BalanceOver.STEP else by_sequence
             balance = balance + sum(self._balance(block, part, number, chosen) for part in parts) / len(parts)
             z = z + whole.logsumexp(-1).square().mean()
             counts = torch.bincount(self._chosen(block, whole).flatten(), minlength=number).double()
@@ -117,7 +117,7 @@ class NaiveLearner:
             loads.append((counts.max() / counts.mean()).item())
             entropies.append(torch.distributions.Categorical(probs=self._probabilities(whole)).entropy().mean().item())
         balance = balance / chosen  # as Megatron has it: 1 when balanced
-        loss = settings.balance_coefficient * balance + settings.z_coefficient * z
+        loss = settings.balance_loss * balance + settings.z_loss * z
         return loss, {
             "expert_load": max(loads),
             "router_entropy": sum(entropies) / len(layers),

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rljob_api.algorithms import KNOWN
-from rljob_api.sections import BalanceOver, Device, Experts, KlTarget, Recompute, Replay, Spec
+from rljob_api.sections import Device, KlTarget, Recompute, Spec
 from rljob_api.sizing.batch import batch
 from rljob_api.sizing.families import BY_MODEL_TYPE
 from rljob_api.sizing.parallel_layout import parallel_layout
@@ -19,12 +19,7 @@ from rljob_trainer.data.prompt_scheduler import Lead
 from rljob_trainer.engines.command import NCCL, cuda_debugging
 from rljob_trainer.engines.records import PoolSettings
 from rljob_trainer.engines.router import RouterSettings
-from rljob_trainer.learners.config import (
-    CriticSettings,
-    LearnerConfig,
-    LossSettings,
-    RoutingSettings,
-)
+from rljob_trainer.learners.config import CriticSettings, LearnerConfig, LossSettings
 from rljob_trainer.processes.kernel_archive import archive_of
 from rljob_trainer.rundir.rollout_files import Made
 from rljob_trainer.sync.layout import Sharding
@@ -97,15 +92,6 @@ def chosen_algorithm(spec: Spec) -> Algorithm:
     return chosen
 
 
-BALANCE: Mapping[BalanceOver, Literal["sequence", "step"]] = {
-    BalanceOver.SEQUENCE: "sequence",
-    BalanceOver.STEP: "step",
-}
-REPLAY: Mapping[Replay | None, Literal["none", "learner", "rollout"]] = {
-    None: "none",
-    Replay.LEARNER: "learner",
-    Replay.ROLLOUT: "rollout",
-}
 RECOMPUTE: Mapping[Recompute, dict[str, Any]] = {
     Recompute.NONE: {},
     Recompute.FULL: {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
@@ -126,7 +112,7 @@ def learner_config(
         reference=spec.algorithm.kl is not None,
         teacher_dir=teacher,
         layout=parallel_layout(spec.training),
-        router=routing_settings(spec.training.experts),
+        experts=spec.training.experts,
         precision=spec.training.precision.value,
         device="cpu" if spec.runtime.device is Device.CPU else "cuda",
         seed=spec.seed,
@@ -135,17 +121,6 @@ def learner_config(
         longest_outage_s=spec.recovery.outage_seconds,
         kernels=archive_of(directory, spec.runtime.device),
         megatron_args=RECOMPUTE[spec.training.recompute] | spec.extra_args.megatron,
-    )
-
-
-def routing_settings(experts: Experts) -> RoutingSettings:
-    """Return what the manifest says about the routers of experts."""
-    return RoutingSettings(
-        balance_coefficient=experts.balance_loss,
-        balance_over=BALANCE[experts.balance_over],
-        z_coefficient=experts.z_loss,
-        bias_update_rate=experts.bias_update_rate,
-        replay=REPLAY[experts.replay],
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from rljob_api.sections import ImportanceSampling, Kl, Optimizer
+from rljob_api.sections import Experts, ImportanceSampling, Kl, Optimizer
 from rljob_api.sizing.parallel_layout import ParallelLayout
 from rljob_trainer.algorithms.algorithm import CLIP
 
@@ -49,28 +49,6 @@ class LossSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class RoutingSettings:
-    """What is asked of the routers of a mixture of experts beside their choices."""
-
-    balance_coefficient: float = 0.0
-    """of the load-balance loss"""
-    balance_over: Literal["sequence", "step"] = "sequence"
-    """what it compares the loads of: each sequence by itself, or all of an optimizer step"""
-    z_coefficient: float = 0.0
-    """of the square of the logits' logsumexp"""
-    bias_update_rate: float = 0.0
-    """by which an expert's bias rises or falls after an optimizer step"""
-    replay: Literal["none", "learner", "rollout"] = "none"
-    """whose choices are repeated: `learner`, updates use the experts that the policy chose before the first of them;
-    `rollout`, all passes of the policy use those that the engines chose"""
-
-    @property
-    def has_losses(self) -> bool:
-        """Whether there is a loss to compute."""
-        return bool(self.balance_coefficient or self.z_coefficient)
-
-
-@dataclass(frozen=True, slots=True)
 class CriticSettings:
     """The value model beside the policy."""
 
@@ -99,8 +77,7 @@ class LearnerConfig:
     """Hugging Face checkpoint of the teacher that `divergence` is taken from; None: there is none"""
     layout: ParallelLayout = field(default_factory=ParallelLayout)
     """parallel sizes; `layout` makes of them that of so many ranks"""
-    router: RoutingSettings = field(default_factory=RoutingSettings)
-    """of a mixture of experts"""
+    experts: Experts = field(default_factory=Experts)
     precision: Literal["fp32", "bf16"] = "fp32"
     device: Literal["cpu", "cuda"] = "cpu"
     seed: int = 0

@@ -6,7 +6,7 @@ import pytest
 
 from rljob_api.sections import Quantization, Replay
 from rljob_trainer.assembly.engine_weights import choices, quantised, quantization_config
-from rljob_trainer.assembly.settings import made_by, routing_settings
+from rljob_trainer.assembly.settings import chosen_algorithm, learner_config, made_by
 from rljob_trainer.engines.command import engine_command
 from support.trainer.fleet import cpu_job
 from support.trainer.tiny_models import NUM_LAYERS, tiny
@@ -45,4 +45,5 @@ def test_engines_and_learner_agree_on_the_experts_of_a_rollout(model: Path, repl
     assert choices(spec, model) == number
     command = engine_command(spec, model, threads=1)
     assert command.arguments.get("enable-return-routed-experts", False) is bool(number)
-    assert (routing_settings(spec.training.experts).replay == "rollout") is bool(number)
+    config = learner_config(spec, chosen_algorithm(spec), model, 1, model)
+    assert (config.experts.replay is Replay.ROLLOUT) is bool(number)

@@ -6,7 +6,7 @@ import pytest
 from transformers import Gemma3TextConfig, Qwen3Config
 
 from rljob_api.reading.manifest import parse
-from rljob_api.sections import BalanceOver, Experts, Recompute, Replay, Schedule
+from rljob_api.sections import Experts, Recompute, Schedule
 from rljob_api.sizing.token_limits import longest_prompt
 from rljob_api.sizing.topology import topology
 from rljob_trainer.assembly.settings import (
@@ -18,11 +18,10 @@ from rljob_trainer.assembly.settings import (
     learner_config,
     loss_settings,
     made_by,
-    routing_settings,
     sharding,
 )
 from rljob_trainer.data.prompt_scheduler import Lead
-from rljob_trainer.learners.config import RoutingSettings, layout
+from rljob_trainer.learners.config import layout
 from rljob_trainer.sync.layout import Sharding
 from support.trainer.whole_run import manifest
 
@@ -127,21 +126,6 @@ def test_recomputation_reaches_megatron_and_what_is_passed_through_comes_first(t
     assert learner_config(spec, chosen_algorithm(spec), tmp_path, 1, tmp_path).megatron_args == expected
 
 
-@pytest.mark.parametrize(
-    ("given", "settings"),
-    [
-        (Experts(), RoutingSettings()),
-        (Experts(balance_loss=0.1, z_loss=0.2), RoutingSettings(0.1, "sequence", 0.2)),
-        (Experts(balance_loss=0.1, balance_over=BalanceOver.STEP), RoutingSettings(0.1, "step")),
-        (Experts(bias_update_rate=0.001), RoutingSettings(bias_update_rate=0.001)),
-        (Experts(replay=Replay.LEARNER), RoutingSettings(replay="learner")),
-        (Experts(replay=Replay.ROLLOUT), RoutingSettings(replay="rollout")),
-    ],
-)
-def test_routers_get_the_losses_and_the_replay_of_the_manifest(given: Experts, settings: RoutingSettings) -> None:
-    assert routing_settings(given) == settings
-
-
 def test_the_learner_gets_the_layers_of_its_stages(tmp_path):
     stages = {"gpusPerNode": 2, "pipelineParallel": 2, "pipelineLayers": [3, 1]}
     spec = parse(manifest(tmp_path, tmp_path, training=stages)).spec
@@ -169,9 +153,7 @@ def test_kernels_are_kept_on_gpus_where_something_is_compiled(tmp_path, device, 
 
 def test_the_learner_gets_the_settings_of_its_routers(tmp_path):
     spec = parse(manifest(tmp_path, tmp_path, training={"experts": {"zLoss": 0.2}})).spec
-    assert learner_config(spec, chosen_algorithm(spec), tmp_path, 1, tmp_path).router == RoutingSettings(
-        z_coefficient=0.2
-    )
+    assert learner_config(spec, chosen_algorithm(spec), tmp_path, 1, tmp_path).experts == Experts(z_loss=0.2)
 
 
 @pytest.mark.parametrize("shares", [True, False])

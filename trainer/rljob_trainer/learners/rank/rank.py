@@ -90,7 +90,7 @@ class LearnerRank(Rank):
             self._ddp = data_parallel(self._chunks)
             self._optimizer = Optimizer(self._ddp, config.optimizer, config.total_steps, config.precision)
         routed = self._bridge.config
-        self._routers = ExpertRouters(config.router, routed, self.device) if routed.num_moe_experts else None
+        self._routers = ExpertRouters(config.experts, routed, self.device) if routed.num_moe_experts else None
         self._speed = Speed.of(self._bridge.hf_config, self.device, world_size)
         self._rope = Rope(self._bridge.hf_config, self._bridge.config.kv_channels, self.device)
         with self._runtime():

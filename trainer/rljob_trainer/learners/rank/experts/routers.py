@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 
+from rljob_api.sections import BalanceOver, Experts, Replay
 from rljob_trainer.batches.packing import UNKNOWN, MicroBatch
-from rljob_trainer.learners.config import RoutingSettings
 from rljob_trainer.learners.rank.attention.flash import uploaded
 from rljob_trainer.learners.rank.attention.layout import share_length
 from rljob_trainer.learners.rank.attention.rank_tokens import Part
@@ -34,7 +34,7 @@ from rljob_trainer.learners.rank.experts.routing import (
 class ExpertRouters:
     """The routers of a policy with experts. Methods are collective."""
 
-    def __init__(self, settings: RoutingSettings, model: Any, device: torch.device) -> None:
+    def __init__(self, settings: Experts, model: Any, device: torch.device) -> None:
         """`model` is Megatron's configuration."""
         self._settings = settings
         self._device = device
@@ -46,9 +46,9 @@ class ExpertRouters:
     def measuring(self, number: int | None) -> "RouterPass | None":
         """Return a pass that notes its choices for the optimizer step of that number, or that uses those of the
         rollout; None: they do not matter."""
-        if self._settings.replay == "rollout":
+        if self._settings.replay is Replay.ROLLOUT:
             return self._pass()
-        if self._settings.replay == "none" or number is None:
+        if self._settings.replay is None or number is None:
             return None
         self._choices[number] = []
         return self._pass(recorded=self._choices[number])
@@ -58,8 +58,9 @@ class ExpertRouters:
     ) -> "RouterPass":
         """Return the pass of an optimizer step; `forward` runs the model once more without gradients, if needed."""
         replayed = None if number is None else self._choices.pop(number, None)
-        step = totals(batches, self._device) if self._settings.has_losses else None
-        if step and self._settings.balance_coefficient and self._settings.balance_over == "step":
+        settings = self._settings
+        step = totals(batches, self._device) if settings.balance_loss or settings.z_loss else None
+        if step and settings.balance_loss and settings.balance_over is BalanceOver.STEP:
             counting = self._pass(tally=self._tally(), always=True, replayed=replayed)
             with torch.no_grad():
                 forward(counting)
@@ -77,7 +78,7 @@ class ExpertRouters:
 class RouterPass:
     """One pass of micro-batches through the model: makes the routing of each."""
 
-    settings: RoutingSettings
+    settings: Experts
     device: torch.device
     layers: int
     """of the model"""
@@ -142,7 +143,7 @@ class RouterPass:
     def _wanted(self, batch: MicroBatch, local_T: npt.NDArray[np.int64], start: int, stop: int) -> Choices | None:
         """Return the experts that engines chose for the tokens from `start` on; packed ones that are computed once have
         the same."""
-        if self.settings.replay != "rollout" or batch.experts_TC is None:
+        if self.settings.replay is not Replay.ROLLOUT or batch.experts_TC is None:
             return None
         experts_NC = np.full((stop - start, batch.experts_TC.shape[1]), UNKNOWN, np.int16)
         places = np.flatnonzero((local_T >= start) & (local_T < stop))[::-1]  # the first one stays

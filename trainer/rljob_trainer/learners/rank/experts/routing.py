@@ -18,8 +18,8 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
+from rljob_api.sections import Experts
 from rljob_trainer.expert_metrics import ExpertMetrics
-from rljob_trainer.learners.config import RoutingSettings
 
 ENTROPY, TOKENS, BALANCE, Z, DROPPED = range(5)
 """columns of a tally after those of the experts"""
@@ -66,7 +66,7 @@ class Tally:
         dist.all_reduce(whole)
         return whole
 
-    def metrics(self, whole_L: torch.Tensor, settings: RoutingSettings) -> ExpertMetrics:
+    def metrics(self, whole_L: torch.Tensor, settings: Experts) -> ExpertMetrics:
         """Return the metrics of the sums over all ranks."""
         whole = whole_L.cpu()
         loads, rest = whole[:, : self.experts], whole[:, self.experts :]
@@ -78,8 +78,8 @@ class Tally:
         return ExpertMetrics(
             expert_load=(loads.amax(1) * self.experts / loads.sum(1)).amax().item(),
             router_entropy=rest[:, ENTROPY].sum().item() / tokens,
-            balance_loss=rest[:, BALANCE].mean().item() if settings.balance_coefficient else None,
-            router_z_loss=rest[:, Z].sum().item() / tokens if settings.z_coefficient else None,
+            balance_loss=rest[:, BALANCE].mean().item() if settings.balance_loss else None,
+            router_z_loss=rest[:, Z].sum().item() / tokens if settings.z_loss else None,
             dropped_tokens=round(rest[:, DROPPED].sum().item()),
         )
 
@@ -98,7 +98,7 @@ class StepTotals:
 class Routing:
     """One micro-batch, as the routers of this rank see it."""
 
-    settings: RoutingSettings
+    settings: Experts
     counts_N: torch.Tensor
     """how many packed tokens that count each computed token of this rank's share stands for"""
     node_T: torch.Tensor
@@ -147,14 +147,14 @@ class Routing:
         if self.step is None:
             return probs
         loss = logits.new_zeros(())
-        if self.settings.balance_coefficient:
+        if self.settings.balance_loss:
             balance = (probabilities * self._shares(layer, chosen_N_E).to(logits.dtype)).sum()
             row[experts + BALANCE] += balance.detach().double()
-            loss = loss + self.settings.balance_coefficient * balance
-        if self.settings.z_coefficient:
+            loss = loss + self.settings.balance_loss * balance
+        if self.settings.z_loss:
             squares = (counts * logits.logsumexp(-1).square()).sum()
             row[experts + Z] += squares.detach()
-            loss = loss + (self.settings.z_coefficient * squares / self.step.tokens).to(logits.dtype)
+            loss = loss + (self.settings.z_loss * squares / self.step.tokens).to(logits.dtype)
         attached: torch.Tensor = _Attached.apply(probs, loss)
         return attached
 

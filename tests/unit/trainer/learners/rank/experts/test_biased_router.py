@@ -8,7 +8,7 @@ import torch
 from transformers import Glm4MoeConfig
 from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeMoE
 
-from rljob_trainer.learners.config import RoutingSettings
+from rljob_api.sections import Experts
 from rljob_trainer.learners.rank.experts.experts import BiasedRouter, adjust_biases, biases, held, within_groups
 from rljob_trainer.learners.rank.experts.routing import BALANCE, TOKENS, Tally, log_sigmoid, log_softmax
 from rljob_trainer.learners.rank.weights import export
@@ -48,7 +48,7 @@ def test_layers_without_experts_are_in_no_metric() -> None:
     tally.sums_L[1:, :2] = torch.tensor([[3.0, 1.0], [2.0, 2.0]])
     tally.sums_L[1:, 2 + TOKENS] = 4.0
     tally.sums_L[1:, 2 + BALANCE] = torch.tensor([1.5, 1.0])
-    found = tally.metrics(tally.sums_L, RoutingSettings(balance_coefficient=1.0))
+    found = tally.metrics(tally.sums_L, Experts(balance_loss=1.0))
     assert (found.expert_load, found.balance_loss) == (1.5, 1.25)
 
 
