@@ -1,8 +1,11 @@
 """How many CPU threads each process computes with."""
 
+import os
 from dataclasses import dataclass
 
 from rljob_api.sections import Placement
+from rljob_api.sizing.topology import sizes
+from rljob_trainer.assembly.foundation import Foundation
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,6 +14,15 @@ class Threads:
 
     rank: int
     engine: int
+
+
+def cpu_threads(foundation: Foundation) -> Threads:
+    """Return how many CPU threads each process computes with on this machine."""
+    spec, placed = foundation.spec, foundation.topology
+    cores = len(os.sched_getaffinity(0))
+    # A replay has as many threads as the run that it repeats, and so the same sums to the bit.
+    engines = len(placed.engines) if spec.debug.replay is None else sizes(spec).engines
+    return threads(spec.placement, cores, len(placed.learner), engines)
 
 
 def threads(placement: Placement, cores: int, ranks: int, engines: int) -> Threads:

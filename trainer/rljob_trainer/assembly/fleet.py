@@ -13,9 +13,9 @@ import aiohttp
 import ray
 
 from rljob_api import control
+from rljob_trainer.assembly.cpu_threads import cpu_threads
 from rljob_trainer.assembly.engine_weights import quantization_config
 from rljob_trainer.assembly.foundation import Foundation
-from rljob_trainer.assembly.learning import cpu_threads
 from rljob_trainer.assembly.settings import pool_settings, router_settings
 from rljob_trainer.assembly.stages import Material
 from rljob_trainer.control.incidents import IncidentReporter

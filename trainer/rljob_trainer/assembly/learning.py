@@ -1,7 +1,6 @@
 """The third stage, its trained half: the processes that hold the weights, and the loop's parts that train them."""
 
 import logging
-import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +11,8 @@ from rljob_api.control import RAY_ADDRESS
 from rljob_api.sections import Device, KlTarget, Placement, Spec
 from rljob_api.sizing.batch import batch
 from rljob_api.sizing.parallel_layout import ParallelLayout
-from rljob_api.sizing.topology import Topology, sizes
-from rljob_trainer.assembly.cpu_threads import Threads, threads
+from rljob_api.sizing.topology import Topology
+from rljob_trainer.assembly.cpu_threads import cpu_threads
 from rljob_trainer.assembly.engine_weights import choices, quantised
 from rljob_trainer.assembly.foundation import Foundation
 from rljob_trainer.assembly.null_parts import NoBatches, NoCheckpoints, NoGpuSharing, NoLearner, SameWeights
@@ -281,15 +280,6 @@ def packing(foundation: Foundation) -> Packing:
     """Return how the learner's layout wants sequences packed."""
     layout, max_tokens = foundation.topology.layout, foundation.spec.training.micro_batch_tokens
     return Packing(layout.data, max_tokens, layout.data_ranks_meet, layout.micro_batch_multiple)
-
-
-def cpu_threads(foundation: Foundation) -> Threads:
-    """Return how many CPU threads each process computes with on this machine."""
-    spec, placed = foundation.spec, foundation.topology
-    cores = len(os.sched_getaffinity(0))
-    # A replay has as many threads as the run that it repeats, and so the same sums to the bit.
-    engines = len(placed.engines) if spec.debug.replay is None else sizes(spec).engines
-    return threads(spec.placement, cores, len(placed.learner), engines)
 
 
 def _started(foundation: Foundation, group: LearnerGroup) -> LearnerGroup:
