@@ -31,7 +31,7 @@ from rljob_trainer.learners.config import layout
 from rljob_trainer.learners.copies import UnequalCopy
 from rljob_trainer.learners.copies import in_words as copies_in_words
 from rljob_trainer.learners.group import LearnerGroup
-from rljob_trainer.learners.link_report import SHARE, LinkReport, in_words, slow
+from rljob_trainer.learners.link_report import LinkReport, finding
 from rljob_trainer.learners.rank_calls import Rank
 from rljob_trainer.parts import Trained, Weights
 from rljob_trainer.processes import leftovers
@@ -47,8 +47,6 @@ from rljob_trainer.sync.weights import EngineWeights
 
 log = logging.getLogger(__name__)
 
-MOST_LINKS = 4
-"""that a finding names"""
 LEARNER_S = 3600.0
 """longest wait for one call of the learner [s]; the supervisor notices a stalled phase much earlier"""
 
@@ -215,24 +213,8 @@ def report_links(links: LinkReport | None, found: Callable[[Finding, int], None]
     if links is None:
         return
     log.info("action=measure_links %s", links)
-    finding = links_finding(links)
-    if finding is not None:
-        found(finding, step)
-
-
-def links_finding(links: LinkReport) -> Finding | None:
-    """Return the finding of slow links; None: all are about as fast as the best one."""
-    found = slow(links.links)
-    if not found:
-        return None
-    named = "; ".join(f"{links.named(link)}: {in_words(link.bandwidth)}" for link in found[:MOST_LINKS])
-    more = f"; and {len(found) - MOST_LINKS} more" if len(found) > MOST_LINKS else ""
-    return Finding(
-        "SlowLink",
-        f"below {SHARE:g} of the best pair: {named}{more}; {links}",
-        "All ranks wait for the slowest link. If one rank is in all of these pairs, look at its node: cables, number"
-        " of RDMA resources, whether NCCL chose InfiniBand there (NCCL_DEBUG=INFO in runtime.env).",
-    )
+    if slow_links := finding(links):
+        found(slow_links, step)
 
 
 def copies_finding(unequal: Sequence[UnequalCopy], links: LinkReport | None) -> Finding | None:

@@ -4,8 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from rljob_trainer.reporting.finding import Finding
+
 SHARE: Final = 0.25
 """of the best pair's bandwidth; a link below it is slow"""
+MOST_LINKS: Final = 4
+"""that a finding names"""
 Pair = tuple[int, int]
 
 
@@ -49,6 +53,21 @@ def slow(links: Sequence[Link]) -> tuple[Link, ...]:
     """Return the links that are far slower than the best one, the slowest first."""
     best = max((link.bandwidth for link in links), default=0.0)
     return tuple(sorted((link for link in links if link.bandwidth < SHARE * best), key=lambda link: link.bandwidth))
+
+
+def finding(report: LinkReport) -> Finding | None:
+    """Return the finding of slow links; None: all are about as fast as the best one."""
+    found = slow(report.links)
+    if not found:
+        return None
+    names = "; ".join(f"{report.named(link)}: {in_words(link.bandwidth)}" for link in found[:MOST_LINKS])
+    more = f"; and {len(found) - MOST_LINKS} more" if len(found) > MOST_LINKS else ""
+    return Finding(
+        "SlowLink",
+        f"below {SHARE:g} of the best pair: {names}{more}; {report}",
+        "All ranks wait for the slowest link. If one rank is in all of these pairs, look at its node: cables, number"
+        " of RDMA resources, whether NCCL chose InfiniBand there (NCCL_DEBUG=INFO in runtime.env).",
+    )
 
 
 def wants_all_pairs(all_reduce: float, links: Sequence[Link]) -> bool:

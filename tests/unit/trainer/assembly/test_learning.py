@@ -12,7 +12,6 @@ from rljob_api.sizing.parallel_layout import ParallelLayout
 from rljob_api.sizing.topology import Sizes, lay_out, topology
 from rljob_trainer.assembly.learning import (
     Learner,
-    links_finding,
     measurement,
     ranks_beside,
     report_links,
@@ -87,14 +86,6 @@ def test_even_links_and_a_single_rank_are_no_finding():
     for each in (links(8e9, 7e9), None):
         report_links(each, lambda finding, step: found.append((finding, step)), 0)
     assert found == []
-
-
-def test_of_many_slow_links_the_slowest_are_named():
-    finding = links_finding(links(8e9, 6e8, 5e8, 4e8, 3e8, 2e8, 1e8))
-    assert finding is not None
-    assert finding.evidence.count("and rank") == 4
-    assert "rank 7 on pod-7: 0.1 GB/s; rank 0" in finding.evidence
-    assert "; and 2 more; all-reduce" in finding.evidence
 
 
 @dataclass

@@ -4,7 +4,7 @@ from itertools import chain, combinations
 
 import pytest
 
-from rljob_trainer.learners.link_report import SHARE, Link, LinkReport, rounds, sent, slow, wants_all_pairs
+from rljob_trainer.learners.link_report import SHARE, Link, LinkReport, finding, rounds, sent, slow, wants_all_pairs
 
 
 def link(first: int, second: int, bandwidth: float) -> Link:
@@ -40,3 +40,12 @@ def test_a_report_names_figures_and_places() -> None:
     report = LinkReport(("pod-a", "pod-b"), 0.0012, 2.5e9, (link(0, 1, 5e9),))
     assert str(report) == "all-reduce of 2 ranks: 1.2 ms, 2.5 GB/s; best of 1 pairs 5 GB/s"
     assert report.named(report.links[0]) == "rank 0 on pod-a and rank 1 on pod-b"
+
+
+def test_of_many_slow_links_the_slowest_are_named() -> None:
+    links = tuple(link(0, 1 + place, rate) for place, rate in enumerate((8e9, 6e8, 5e8, 4e8, 3e8, 2e8, 1e8)))
+    found = finding(LinkReport(tuple(f"pod-{rank}" for rank in range(8)), 1e-3, 2e9, links))
+    assert found is not None
+    assert found.evidence.count("and rank") == 4
+    assert "rank 7 on pod-7: 0.1 GB/s; rank 0" in found.evidence
+    assert "; and 2 more; all-reduce" in found.evidence
