@@ -1,23 +1,21 @@
 """The third stage, its trained half: the processes that hold the weights, and the loop's parts that train them."""
 
 import logging
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from rljob_api.control import RAY_ADDRESS
 from rljob_api.sections import Device, KlTarget, Placement, Spec
 from rljob_api.sizing.batch import batch
 from rljob_api.sizing.parallel_layout import ParallelLayout
-from rljob_api.sizing.topology import Topology
 from rljob_trainer.assembly.cpu_threads import cpu_threads
 from rljob_trainer.assembly.engine_weights import choices, quantised
 from rljob_trainer.assembly.foundation import Foundation
 from rljob_trainer.assembly.null_parts import NoBatches, NoCheckpoints, NoGpuSharing, NoLearner, SameWeights
 from rljob_trainer.assembly.settings import learner_config, learner_environment, loss_settings, sharding
 from rljob_trainer.assembly.stages import Material
+from rljob_trainer.assembly.weight_transport import file_transport, weight_transport
 from rljob_trainer.batches.batches import Batches
 from rljob_trainer.batches.loss_weights import aggregation
 from rljob_trainer.batches.packing import Packing
@@ -34,15 +32,12 @@ from rljob_trainer.learners.group import LearnerGroup
 from rljob_trainer.learners.link_report import LinkReport, finding
 from rljob_trainer.learners.rank_calls import Rank
 from rljob_trainer.parts import Trained, Weights
-from rljob_trainer.processes import leftovers
 from rljob_trainer.reporting.finding import Finding
 from rljob_trainer.rundir.checkpoints import DIRECTORY, Checkpoints
 from rljob_trainer.sync.gpu_sharing import GpuSharing
-from rljob_trainer.sync.learner_link import LearnerLink
 from rljob_trainer.sync.publisher import Transport
-from rljob_trainer.sync.rank_calls import WritingRank
 from rljob_trainer.sync.rank_makers import checkpoint_files, publishing_rank
-from rljob_trainer.sync.transport import Broadcast, Delta, Disk, Ipc, Receiver
+from rljob_trainer.sync.transport import Receiver
 from rljob_trainer.sync.weights import EngineWeights
 
 log = logging.getLogger(__name__)
@@ -61,24 +56,7 @@ class Learner:
 
     def transport(self, receivers: Mapping[str, Receiver]) -> Transport:
         """Return how its weights reach engines. Engines and learner on one machine may share files in memory."""
-        spec, link = self.foundation.spec, LearnerLink(self.group)
-        specs = self.group.call(WritingRank.weight_specs)[0]
-        if spec.transport in ("Disk", "Delta"):
-            directory = _shared_directory(self.foundation, sum(each.nbytes for each in specs))
-            if spec.transport == "Disk":
-                return Disk(link, directory)
-            copy = leftovers.shared_memory(self.foundation.run_id) / "copy"
-            return Delta(link, directory, copy, receivers)
-        bucket_bytes = spec.weight_sync.bucket_mib * 2**20
-        if spec.transport == "Ipc":
-            return Ipc(link, specs, bucket_bytes, ranks_beside(self.foundation.topology))
-        return Broadcast(
-            learner=link,
-            specs=specs,
-            backend="gloo" if spec.runtime.device is Device.CPU else "nccl",
-            ranks_per_engine=spec.rollout.gpus_per_engine,
-            bucket_bytes=bucket_bytes,
-        )
+        return weight_transport(self.foundation, self.group, receivers)
 
     def gpu_sharing(self, weights: EngineWeights, pool: EnginePool) -> SharedGpus:
         """Return how it shares GPUs with engines; with GPUs of its own, or on CPU, it only pauses catching up."""
@@ -161,10 +139,7 @@ class CheckpointWeights:
 
     def transport(self, receivers: Mapping[str, Receiver]) -> Transport:
         """Let engines read the checkpoint's own files, or quantised ones that are made of them."""
-        if self.foundation.spec.rollout.quantization is None:
-            return Disk(LearnerLink(self.group), self.material.model)
-        specs = self.group.call(WritingRank.weight_specs)[0]
-        return Disk(LearnerLink(self.group), _shared_directory(self.foundation, sum(each.nbytes for each in specs)))
+        return file_transport(self.foundation, self.group, self.material.model)
 
     def gpu_sharing(self, weights: EngineWeights, pool: EnginePool) -> SharedGpus:
         """Leave all GPUs to the engines."""
@@ -177,12 +152,6 @@ class CheckpointWeights:
     def trained(self, gpu_sharing: SharedGpus) -> Trained:
         """Train nothing."""
         return Trained(NoBatches(), NoLearner(), NoCheckpoints(self.foundation.directory))
-
-
-def ranks_beside(placed: Topology) -> dict[str, tuple[int, ...]]:
-    """Return, for each engine, the learner's rank on each of its slots."""
-    ranks = {rank.slot: rank.rank for rank in placed.learner}
-    return {engine.name: tuple(ranks[slot] for slot in engine.slots) for engine in placed.engines}
 
 
 def start_learner(foundation: Foundation, material: Material, slots: Slots) -> Learner:
@@ -270,16 +239,3 @@ def _started(foundation: Foundation, group: LearnerGroup) -> LearnerGroup:
     watching = foundation.background.submit(group.watch())
     foundation.stack.callback(watching.cancel)
     return group
-
-
-def _shared_directory(foundation: Foundation, num_bytes: int) -> Path:
-    """Return where to write weights of this size: in a directory of our own, for files are replaced there."""
-    spec = foundation.spec
-    if spec.weight_sync.directory is not None:
-        return Path(spec.weight_sync.directory) / f"rljob-{foundation.run_id}"
-    memory = leftovers.shared_memory(foundation.run_id)
-    on_one_machine = RAY_ADDRESS not in foundation.environ
-    on_cpu = spec.runtime.device is Device.CPU
-    if on_one_machine and on_cpu and shutil.disk_usage(memory.parent).free > 1.5 * num_bytes:
-        return memory
-    return foundation.directory / "weights"

@@ -13,11 +13,11 @@ from rljob_api.sizing.topology import Sizes, lay_out, topology
 from rljob_trainer.assembly.learning import (
     Learner,
     measurement,
-    ranks_beside,
     report_links,
     with_critic,
 )
 from rljob_trainer.assembly.settings import chosen_algorithm
+from rljob_trainer.assembly.weight_transport import ranks_beside
 from rljob_trainer.learners.copies import UnequalCopy
 from rljob_trainer.learners.link_report import Link, LinkReport
 from rljob_trainer.learners.rank_calls import Rank
