@@ -6,21 +6,17 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from rljob_api.sections import Device, KlTarget, Placement, Spec
-from rljob_api.sizing.batch import batch
+from rljob_api.sections import Device, Placement, Spec
 from rljob_api.sizing.parallel_layout import ParallelLayout
 from rljob_trainer.assembly.cpu_threads import cpu_threads
-from rljob_trainer.assembly.engine_weights import choices, quantised
+from rljob_trainer.assembly.engine_weights import quantised
 from rljob_trainer.assembly.foundation import Foundation
 from rljob_trainer.assembly.null_parts import NoBatches, NoCheckpoints, NoGpuSharing, NoLearner, SameWeights
-from rljob_trainer.assembly.settings import learner_config, learner_environment, loss_settings, sharding
+from rljob_trainer.assembly.settings import learner_config, learner_environment, sharding
 from rljob_trainer.assembly.stages import Material
+from rljob_trainer.assembly.step_batches import step_batches
 from rljob_trainer.assembly.weight_transport import file_transport, weight_transport
-from rljob_trainer.batches.batches import Batches
-from rljob_trainer.batches.loss_weights import aggregation
-from rljob_trainer.batches.packing import Packing
-from rljob_trainer.batches.penalties import KlPenalties, Penalties, no_penalties
-from rljob_trainer.batches.token_values import Measure, Measurement, SharedGpus, Values, no_values
+from rljob_trainer.batches.token_values import SharedGpus
 from rljob_trainer.data.tokenizer import load_config
 from rljob_trainer.engines.placement import Slots
 from rljob_trainer.engines.pool import EnginePool
@@ -86,7 +82,8 @@ class Learner:
             may_write=self.foundation.fence.check,
             patience=self.foundation.patience,
         )
-        return Trained(self._batches(gpu_sharing), with_critic(self.group, spec, material.first), checkpoints)
+        batches = step_batches(self.foundation, material, self.group, gpu_sharing)
+        return Trained(batches, with_critic(self.group, spec, material.first), checkpoints)
 
     def _saved(self, step: int, path: Path) -> None:
         """Report a checkpoint, and copies of a parameter that are not equal: the checkpoint has the first of them."""
@@ -95,38 +92,6 @@ class Learner:
         finding = copies_finding(self.group.call(Rank.unequal_copies)[0], self.group.call(Rank.links)[0])
         if finding is not None:
             report.found(finding, step)
-
-    def _batches(self, gpu_sharing: SharedGpus) -> Batches:
-        spec, algorithm = self.foundation.spec, self.material.algorithm
-        loss = loss_settings(spec, algorithm)
-        return Batches(
-            advantage=algorithm.advantage,
-            penalties=self._penalties(gpu_sharing),
-            weights=aggregation(spec),
-            keep_zero_advantage=loss.kl is not None or loss.entropy_coefficient > 0 or algorithm.returns is not None,
-            global_batch_size=batch(spec).global_batch_size,
-            packing=packing(self.foundation),
-            values=self._values(gpu_sharing),
-            returns=algorithm.returns,
-            choices=choices(spec, self.material.model),
-        )
-
-    def _penalties(self, gpu_sharing: SharedGpus) -> Penalties:
-        spec, kl = self.foundation.spec, self.foundation.spec.algorithm.kl
-        if spec.algorithm.teacher is not None:
-            estimates: Measure = self.group.divergence
-            coefficient = 1.0
-        elif kl is not None and kl.added_to is KlTarget.REWARD:
-            estimates = partial(self.group.kl, estimator=kl.estimator, clamp=kl.clamp)
-            coefficient = kl.coefficient
-        else:
-            return no_penalties
-        return KlPenalties(measurement(self.foundation, estimates, gpu_sharing), coefficient)
-
-    def _values(self, gpu_sharing: SharedGpus) -> Values:
-        if self.foundation.spec.algorithm.critic is None:
-            return no_values
-        return measurement(self.foundation, self.group.values, gpu_sharing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,17 +185,6 @@ def with_critic(learner: LearnerGroup, spec: Spec, first: int) -> LearnerGroup |
     """Return what the loop trains, from step `first` on: the policy, and its critic if the algorithm has one."""
     critic = spec.algorithm.critic
     return learner if critic is None else ActorCritic(learner, critic_only=max(0, critic.warmup_steps - first))
-
-
-def measurement(foundation: Foundation, measure: Measure, gpu_sharing: SharedGpus) -> Measurement:
-    """Return a measure of the learner's, packed as training packs."""
-    return Measurement(measure, gpu_sharing, packing(foundation))
-
-
-def packing(foundation: Foundation) -> Packing:
-    """Return how the learner's layout wants sequences packed."""
-    layout, max_tokens = foundation.topology.layout, foundation.spec.training.micro_batch_tokens
-    return Packing(layout.data, max_tokens, layout.data_ranks_meet, layout.micro_batch_multiple)
 
 
 def _started(foundation: Foundation, group: LearnerGroup) -> LearnerGroup:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rljob_trainer.assembly.foundation import Foundation
-from rljob_trainer.assembly.learning import measurement
 from rljob_trainer.assembly.null_parts import NoEngines, NoGpuSharing
 from rljob_trainer.assembly.stages import Learning, Material
+from rljob_trainer.assembly.step_batches import measurement
 from rljob_trainer.data.dataset import Dataset
 from rljob_trainer.data.prompt_scheduler import PromptScheduler
 from rljob_trainer.data.read_ahead import MadeOfRows

@@ -12,11 +12,11 @@ from rljob_api.sizing.parallel_layout import ParallelLayout
 from rljob_api.sizing.topology import Sizes, lay_out, topology
 from rljob_trainer.assembly.learning import (
     Learner,
-    measurement,
     report_links,
     with_critic,
 )
 from rljob_trainer.assembly.settings import chosen_algorithm
+from rljob_trainer.assembly.step_batches import measurement, step_batches
 from rljob_trainer.assembly.weight_transport import ranks_beside
 from rljob_trainer.learners.copies import UnequalCopy
 from rljob_trainer.learners.link_report import Link, LinkReport
@@ -55,7 +55,7 @@ def test_all_that_the_learner_gets_is_packed_for_its_chunks(tmp_path, chunks, mu
     foundation = SimpleNamespace(spec=spec, topology=topology(spec))
     material = SimpleNamespace(algorithm=chosen_algorithm(spec), model=tmp_path)
     group = SimpleNamespace(kl=len)
-    made = Learner(foundation, material, group)._batches(None)
+    made = step_batches(foundation, material, group, None)
     made_of = (made, made.penalties.estimates, measurement(foundation, None, None))
     assert [each.packing.multiple for each in made_of] == [multiple] * 3
 
