@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rljob_trainer.learners.rank.rank import _prepare_process
+from rljob_trainer.learners.rank import process
 from support.trainer.learner_data import learner_config
 
 CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
@@ -23,5 +23,5 @@ def test_collectives_of_shared_out_tokens_go_first_unless_the_user_decides(
         monkeypatch.delenv(CONNECTIONS)
     threads = torch.get_num_threads()
     config = learner_config(Path("model"), tensor=2, sequence=shares, num_threads=threads)
-    assert _prepare_process(config, 0) == torch.device("cpu")
+    assert process.prepare(config, 0) == torch.device("cpu")
     assert os.environ.get(CONNECTIONS) == wanted
