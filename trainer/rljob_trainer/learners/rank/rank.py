@@ -20,7 +20,7 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 
 from rljob_trainer.batches.packing import MicroBatch
-from rljob_trainer.learners.config import EntropyUse, Estimator, LearnerConfig, layout
+from rljob_trainer.learners.config import Estimator, LearnerConfig, layout
 from rljob_trainer.learners.copies import UnequalCopy
 from rljob_trainer.learners.link_report import LinkReport
 from rljob_trainer.learners.objectives import objective
@@ -30,14 +30,13 @@ from rljob_trainer.learners.rank.checkpoint import checkpoint
 from rljob_trainer.learners.rank.critic import Critic
 from rljob_trainer.learners.rank.device_batches import Batch, Batches, Logprobs_R
 from rljob_trainer.learners.rank.experts.routers import ExpertRouters, RouterPass
-from rljob_trainer.learners.rank.head.head_settings import VocabularyShard
-from rljob_trainer.learners.rank.head.logprobs import logprobs_and_entropy
 from rljob_trainer.learners.rank.loss.loss import kl_estimate, policy_loss
 from rljob_trainer.learners.rank.loss.reduction import Sums, over_ranks
 from rljob_trainer.learners.rank.model.model import PolicyModel, build_chunks
 from rljob_trainer.learners.rank.optimizer.device_memory import residence
 from rljob_trainer.learners.rank.optimizer.optimizer import Optimizer, data_parallel
 from rljob_trainer.learners.rank.optimizer.replicas import unequal_copies
+from rljob_trainer.learners.rank.policy_head import PolicyHead
 from rljob_trainer.learners.rank.replacements.cpu import megatron_on_cpu
 from rljob_trainer.learners.rank.speed import Speed
 from rljob_trainer.learners.rank.teacher import Teacher
@@ -76,6 +75,7 @@ class LearnerRank(Rank):
             self._bridge.load_weights(list(self._chunks), str(config.checkpoint_dir))
             for chunk in self._chunks:
                 chunk.to(self.device)
+            self._head = PolicyHead(self._chunks[-1], self._bridge.vocab_size, config.loss.temperature)
             self._reference = ReferenceWeights(self._chunks) if config.keeps_reference else None
             self._teacher = Teacher(config, config.teacher_dir, self.device) if config.teacher_dir else None
             self._ddp = data_parallel(self._chunks)
@@ -150,8 +150,8 @@ class LearnerRank(Rank):
             routers = self._routers.measuring(number) if self._routers and not reference else None
             batches = self._batches(micro_batches, routers)
             with torch.no_grad():
-                results = self._run(batches, self._measure, forward_only=True)
-        return [logprobs_R.cpu().numpy() for logprobs_R in results] if self.holds_output else []
+                results = self._run(batches, self._head.measure, forward_only=True)
+        return self._held(results)
 
     def kl(self, micro_batches: Sequence[MicroBatch], estimator: Estimator, clamp: bool) -> list[Logprobs_R]:
         """Return the KL estimate against the reference of each micro-batch's targets [nats], where `logprobs` does."""
@@ -165,7 +165,7 @@ class LearnerRank(Rank):
         self._state.need()
         with self._runtime():
             results = self._own_critic().values(micro_batches)
-        return [values_R.cpu().numpy() for values_R in results] if self.holds_output else []
+        return self._held(results)
 
     def train_critic(self, micro_batches: Sequence[MicroBatch]) -> OptimizerStep:
         """Take one optimizer step of the critic on this data-parallel share, and return metrics over all shares.
@@ -195,7 +195,10 @@ class LearnerRank(Rank):
         """
         if self._teacher is None:
             raise ValueError("there is no teacher, because none is configured")
-        policy, teacher = self.logprobs(micro_batches), self._teacher_logprobs(self._teacher, micro_batches)
+        policy = self.logprobs(micro_batches)
+        with self._runtime():
+            results = self._teacher.logprobs(micro_batches)
+        teacher = self._held(results)
         return [policy_R - teacher_R for policy_R, teacher_R in zip(policy, teacher, strict=True)]
 
     def export(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -287,14 +290,11 @@ class LearnerRank(Rank):
 
         return self._routers.training(micro_batches, number, forward)
 
-    def _run(
-        self, batches: Batches, outcome: schedule.Outcome, forward_only: bool, chunks: Sequence[Any] = ()
-    ) -> list[Any]:
-        """Run all micro-batches; return what `outcome` gave for each, on the last stage.
+    def _run(self, batches: Batches, outcome: schedule.Outcome, forward_only: bool) -> list[Any]:
+        return schedule.run(self._ddp, batches, outcome, forward_only=forward_only)
 
-        `chunks` stand in for the policy's.
-        """
-        return schedule.run(chunks or self._ddp, batches, outcome, forward_only=forward_only)
+    def _held(self, results: Sequence[torch.Tensor]) -> list[Logprobs_R]:
+        return [result_R.cpu().numpy() for result_R in results] if self.holds_output else []
 
     def _loss(self, batch: Batch, hidden_R_H: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Sums]:
         """Return the loss, as Megatron wants it, with a token count that it must not divide by."""
@@ -309,50 +309,12 @@ class LearnerRank(Rank):
         }
         return loss, torch.ones((), dtype=torch.int, device=self.device), {**sums, **counts}
 
-    def _measure(self, batch: Batch, hidden_R_H: torch.Tensor, non_loss_data: bool) -> torch.Tensor:
-        assert non_loss_data
-        return self._head(batch, hidden_R_H, "none")[0]
-
-    def _teacher_logprobs(self, teacher: Teacher, micro_batches: Sequence[MicroBatch]) -> list[Logprobs_R]:
-        def measure(batch: Batch, hidden_R_H: torch.Tensor, non_loss_data: bool) -> torch.Tensor:
-            return self._head(batch, hidden_R_H, "none", teacher)[0]
-
-        with self._runtime(), teacher.on_device(), torch.no_grad():
-            arguments = [(batch,) for batch in micro_batches]
-            batches = Batches(teacher.rope, self.device, arguments, shares=self._config.layout.token_shares)
-            results = self._run(batches, measure, forward_only=True, chunks=teacher.chunks)
-        return [logprobs_R.cpu().numpy() for logprobs_R in results] if self.holds_output else []
-
-    def _head(
-        self, batch: Batch, hidden_R_H: torch.Tensor, entropy: EntropyUse, teacher: Teacher | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return log-probabilities and entropies of the targets, by the policy or by the teacher."""
-        weight = (teacher.chunks if teacher else self._chunks)[-1].head_weight
-        vocab_size = teacher.vocab_size if teacher else self._bridge.vocab_size
-        tensor_rank = parallel_state.get_tensor_model_parallel_rank()
-        start = tensor_rank * len(weight)
-        shard = VocabularyShard(
-            start=start,
-            size=min(len(weight), vocab_size - start),
-            group=parallel_state.get_tensor_model_parallel_group() if self.layout.tensor > 1 else None,
-        )
-        own = logprobs_and_entropy(
-            hidden_R_H,
-            weight,
-            batch.part.own(batch.target_tokens_R),
-            shard,
-            temperature=self._config.loss.temperature,
-            entropy=entropy,
-        )
-        logprobs_R, entropy_R = batch.part.whole(torch.stack(own))
-        return logprobs_R, entropy_R
-
     def _reference_logprobs(self, micro_batches: Sequence[MicroBatch]) -> Sequence[Logprobs_R | None]:
         """Return the reference's log-probabilities where the loss needs them; None on stages without a loss."""
         if self._config.loss.kl is None:
             return [None] * len(micro_batches)
         with self._weights(reference=True), torch.no_grad():
-            results = self._run(self._batches(micro_batches, None), self._measure, forward_only=True)
+            results = self._run(self._batches(micro_batches, None), self._head.measure, forward_only=True)
         return [result.cpu().numpy() for result in results] or [None] * len(micro_batches)
 
     @contextmanager
