@@ -17,6 +17,7 @@ from rljob_doctor.diagnosis import diagnose
 from rljob_doctor.entry import Failure
 from rljob_doctor.scan import scan, signatures
 from support.api import bad_manifests
+from support.tables import each_of
 
 ROOT = Path(__file__).parents[3]
 FIELDS = {".".join(entry.path) for entry in walk(RLJob, ())}
@@ -24,7 +25,7 @@ OF_VERL = {"data.prompt_key", "data.filter_overlong_prompts"}
 METRICS = (ROOT / "docs" / "metrics.md").read_text()
 ALL = tuple(catalogue().values())
 LOOKALIKES = yaml.safe_load((Path(__file__).parent / "lookalikes.yaml").read_text())
-each_failure = pytest.mark.parametrize("failure", ALL, ids=lambda failure: failure.code)
+each_failure = each_of(ALL, lambda failure: failure.code)
 
 
 def codes(text: str) -> list[str]:
@@ -71,7 +72,7 @@ def test_a_failure_hides_only_others_that_exist(failure: Failure):
 AREAS = sorted((ROOT / "crds" / "rljob_doctor" / "areas").glob("*.yaml"))
 
 
-@pytest.mark.parametrize("file", AREAS, ids=lambda file: file.stem)
+@each_of(AREAS, lambda file: file.stem)
 def test_no_entry_has_a_key_twice(file: Path):
     # YAML would keep only the last one.
     keys = [
@@ -106,7 +107,7 @@ def test_every_area_has_ten_lines_that_look_alike():
     assert {area for area in areas if len(LOOKALIKES[area]) >= 10} == areas == set(LOOKALIKES)
 
 
-@pytest.mark.parametrize("line", [line for lines in LOOKALIKES.values() for line in lines])
+@each_of([line for lines in LOOKALIKES.values() for line in lines])
 def test_a_line_of_a_healthy_log_is_no_failure(line: str):
     assert codes(line) == []
 
@@ -136,14 +137,14 @@ def with_sections(text: str) -> str:
     return yaml.safe_dump(manifest)
 
 
-@pytest.mark.parametrize("code", DECLARED)
+@each_of(DECLARED)
 def test_a_manifest_that_leads_to_a_failure_is_rejected_with_its_message(code):
     with pytest.raises(ManifestError) as caught:
         load(with_sections(DECLARED[code].rejected))
     assert str(caught.value) == DECLARED[code].message.strip()
 
 
-@pytest.mark.parametrize("code", DECLARED)
+@each_of(DECLARED)
 def test_the_corrected_manifest_is_accepted(code):
     load(with_sections(DECLARED[code].accepted))
 

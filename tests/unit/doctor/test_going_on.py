@@ -6,6 +6,7 @@ from rljob_doctor.catalogue import catalogue
 from rljob_doctor.diagnosis import diagnose
 from rljob_doctor.entry import Level
 from rljob_doctor.scan import scan
+from support.tables import each_of
 
 TRACEBACK = "Traceback (most recent call last):"
 FRAME = '  File "/app/judge.py", line 40, in call'
@@ -28,14 +29,14 @@ def codes(*lines: str) -> list[str]:
     return [each.failure.code for each in diagnose([scan("log", "\n".join(lines).encode())]).findings]
 
 
-@pytest.mark.parametrize("step", STEPS)
+@each_of(STEPS)
 def test_a_wait_before_a_step_has_ended(step: str):
     assert codes(WAITS) == ["GpusInsufficient"]
     assert codes(WAITS, step) == []
     assert codes(step, WAITS) == ["GpusInsufficient"]
 
 
-@pytest.mark.parametrize("step", STEPS)
+@each_of(STEPS)
 def test_a_guess_before_a_step_is_none(step: str):
     assert codes(LOST) == ["VolumeMountFailed"]
     assert codes(LOST, step) == []
@@ -83,8 +84,7 @@ def test_a_request_that_is_sent_again_is_no_failure(later: str):
     assert codes(TRACEBACK, FRAME, TIMEOUT, later) == []
 
 
-@pytest.mark.parametrize(
-    "later",
+@each_of(
     [
         "judge: attempt 5/5, no retry",
         "judge: attempt 5 of 5, no retry",
@@ -92,7 +92,7 @@ def test_a_request_that_is_sent_again_is_no_failure(later: str):
         "no answer after 5 retries",
         "Maximum number of retries reached, no retry",
         "retries exhausted, no retry",
-    ],
+    ]
 )
 def test_a_request_that_was_sent_too_often_is_a_failure(later: str):
     assert codes(TRACEBACK, FRAME, TIMEOUT, later) == ["RolloutTimeout"]
@@ -114,8 +114,7 @@ def test_an_error_that_does_not_pass_is_no_matter_of_retries():
     assert codes(OOM, "skipping this sample")[:1] == ["TrainOutOfMemory"]
 
 
-@pytest.mark.parametrize(
-    "well",
+@each_of(
     [
         "rollout 12: 256 samples",
         "the server is ready",
@@ -123,7 +122,7 @@ def test_an_error_that_does_not_pass_is_no_matter_of_retries():
         "checkpoint saved",
         "waiting for http://10.0.0.3/health ... ok",
         "driver validation: done",
-    ],
+    ]
 )
 def test_a_guess_before_a_line_that_says_that_something_works_is_none(well: str):
     assert codes(LOST, well) == []
@@ -248,8 +247,7 @@ UNHEALTHY = "[miles-router] Worker http://10.42.3.7:15000 failed health check (1
 PROBE = "    Readiness:  exec [wget -T 2 healthz] delay=10s timeout=2s period=5s #success=1 #failure=10"
 
 
-@pytest.mark.parametrize(
-    ("lines", "code"),
+@each_of(
     [
         ((TRACEBACK, SGLANG, "    assert heads % tp_size == 0", "AssertionError"), "EngineParallelSize"),
         ((TRACEBACK, VERIFIER, WAITED, "TimeoutError"), "RewardTimeout"),
@@ -290,7 +288,7 @@ PROBE = "    Readiness:  exec [wget -T 2 healthz] delay=10s timeout=2s period=5s
         ((UNHEALTHY, "[miles-router] Worker http://10.42.3.7:15000 is healthy again"), None),
         (("Worker exit type: INTENDED_SYSTEM_EXIT The actor is dead because all references were removed.",), None),
         ((PROBE,), None),
-    ],
+    ]
 )
 def test_words_of_whole_logs_name_their_failure(lines: tuple[str, ...], code: str | None):
     assert codes(*lines)[:1] == ([code] if code else [])

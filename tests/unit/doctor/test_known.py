@@ -7,6 +7,7 @@ from rljob_doctor.catalogue import catalogue
 from rljob_doctor.diagnosis import EPISODE, diagnose
 from rljob_doctor.known import LONGEST_EVIDENCE, known_failure, logged
 from rljob_doctor.scan import scan
+from support.tables import each_of
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 18.55 GiB. GPU 0 has a total capacity of 79 GiB"
 NAN = "RuntimeError: Unexpected result nan (message='loss is NaN')"
@@ -76,7 +77,7 @@ def test_long_evidence_is_cut_and_kept_on_one_line(length: int):
     assert logged(failure.line) == failure
 
 
-@pytest.mark.parametrize("code", catalogue())
+@each_of(catalogue())
 def test_every_failure_fits_the_status(code: str):
     assert len(code) <= 64
     assert len(catalogue()[code].title) <= 500

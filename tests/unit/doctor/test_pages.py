@@ -3,16 +3,15 @@
 import ast
 from pathlib import Path
 
-import pytest
-
 from rljob_doctor.catalogue import catalogue
 from rljob_doctor.page import page
 from support.api import failure_coverage
 from support.api.failure_coverage import Provoked, Row
+from support.tables import each_of
 
 ROOT = Path(__file__).parents[3]
 _, ROWS = failure_coverage.content()
-each_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: str(row.number))
+each_row = each_of(ROWS, lambda row: row.number)
 
 
 PROVOKED = failure_coverage.provoked()
@@ -75,7 +74,7 @@ def test_at_least_thirty_failures_are_provoked_in_running_jobs():
     assert len({each.failure for each in PROVOKED}) == len(PROVOKED) >= 30
 
 
-@pytest.mark.parametrize("each", PROVOKED, ids=lambda each: each.failure)
+@each_of(PROVOKED, lambda each: each.failure)
 def test_the_test_of_a_provoked_failure_exists_and_has_its_case(each: Provoked):
     file, _, name = each.test.partition("::")
     assert name in functions(ROOT / "tests" / file)

@@ -7,10 +7,10 @@ import pytest
 from rljob_doctor.catalogue import catalogue
 from rljob_doctor.required_words import Group, exceptions, required_words
 from rljob_doctor.scan import signatures
+from support.tables import each_of
 
 
-@pytest.mark.parametrize(
-    ("expression", "words"),
+@each_of(
     [
         ("(?:AssertionError|ValueError).*batch_size", [Group((b"AssertionError", b"ValueError"), ())]),
         ("failed (?:to load|because) of", [Group((b"failed",), ()), Group((b"because", b"load"), ())]),
@@ -21,7 +21,7 @@ from rljob_doctor.scan import signatures
         ("(?:failed){2}", [Group((b"failed",), ())]),
         (r'the "word" of', [Group((b"the",), ()), Group((b"word",), ())]),
         ("a to b", []),
-    ],
+    ]
 )
 def test_words_that_a_line_needs(expression: str, words: list[Group]):
     assert list(required_words(expression, "batch_size")) == words
