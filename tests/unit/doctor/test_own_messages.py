@@ -10,15 +10,13 @@ from rljob_doctor.diagnosis import diagnose
 from rljob_doctor.entry import Failure
 from rljob_doctor.scan import scan
 from support.api.bad_manifests import Case, cases
-from unit.doctor.test_source_errors import log_of
+from support.tables import each_of
 
 OF_THE_TEXT = ("manifest: stands for more than", "manifest: contains itself")
 """attacks on the reader, which no user meets by mistake"""
 
 
-@pytest.mark.parametrize(
-    "case", [each for each in cases() if not each.says[0].startswith(OF_THE_TEXT)], ids=lambda case: case.name
-)
+@each_of([each for each in cases() if not each.says[0].startswith(OF_THE_TEXT)], lambda case: case.name)
 def test_a_refused_manifest_is_a_known_failure(case: Case):
     found = diagnose([scan("output", "".join(f"{line}\n" for line in case.says).encode())]).findings
     assert found[0].failure.code == "RljobBadManifest"
@@ -29,15 +27,14 @@ def test_the_status_of_a_job_that_is_not_admitted_has_a_known_failure():
     assert diagnose([scan("status", line.encode())]).findings[0].failure.code == "RljobBadManifest"
 
 
-@pytest.mark.parametrize(
-    "line",
+@each_of(
     [
         "condition Admitted Valid: the manifest is valid",
         "  spec.containers{ray-head}: Pulling image",
         "spec.template.spec.containers[0].image: Required value",
         "the field spec.rollout.engines: 4 is read",
         "spec.rollout.engines=4",
-    ],
+    ]
 )
 def test_other_lines_with_fields_are_none(line: str):
     assert diagnose([scan("output", f"{line}\n".encode())]).findings == ()
@@ -62,7 +59,7 @@ OF_DATA = {
 }
 
 
-@pytest.mark.parametrize("said", OF_DATA)
+@each_of(OF_DATA)
 def test_a_fault_of_the_data_is_a_known_failure(said: str):
     found = diagnose([scan("output", f"spec.data.train.jsonl: {said}\n".encode())]).findings
     assert found[0].failure.code == OF_DATA[said]
@@ -75,7 +72,7 @@ def test_a_path_that_leads_to_no_model_is_a_known_failure(field: str, said: str)
     assert found[0].failure.code == "ModelNotFound"
 
 
-@pytest.mark.parametrize("failure", catalogue().values(), ids=lambda failure: failure.code)
+@each_of(catalogue().values(), lambda failure: failure.code)
 def test_an_event_that_names_a_failure_proves_no_other(failure: Failure):
     said = f"attempt 1: {failure.title}. {failure.remedy[0]}. Seen: driver.log: what happened"
     for line in (f"2m Warning {failure.code} rljob/tiny {said}", f"  Warning  {failure.code}  2m  rljob  {said}"):
@@ -146,19 +143,24 @@ def own_errors() -> list[tuple[str, str]]:
     ]
 
 
+def log_of(frame: str, line: str) -> str:
+    path, name = frame.split(" in ")
+    place = f"/usr/lib/python3/site-packages/{path}"
+    return f'Traceback (most recent call last):\n  File "{place}", line 12, in {name}\n    it_fails()\n{line}\n'
+
+
 def first_code(path: str, error: str) -> str:
     module = path.removesuffix(".py").replace("/", ".")
     log = f"{END}\n{log_of(f'{path} in it', f'{module}.{error}')}"
     return diagnose([scan("driver", log.encode())]).findings[0].failure.code
 
 
-@pytest.mark.parametrize(("path", "name"), own_errors(), ids=[name for _, name in own_errors()])
+@each_of(own_errors())
 def test_each_class_of_errors_of_rljob_is_a_known_failure(path: str, name: str):
     assert first_code(path, f"{name}: own words") != "PythonException"
 
 
-@pytest.mark.parametrize(
-    ("code", "path", "error"),
+@each_of(
     [
         (
             "AlgorithmRefused",
@@ -217,14 +219,13 @@ def test_each_class_of_errors_of_rljob_is_a_known_failure(path: str, name: str):
         ),
         ("ReadOnlyVolume", "processes/leftovers.py", "LeftoverError: /tmp/rljob belongs to another user"),
         ("PortInUse", "processes/ports.py", "NoFreePortError: find free ports on host: 9 tries between 1 and 2 failed"),
-    ],
+    ]
 )
 def test_an_error_of_the_trainer_is_named_by_its_class_and_words(code: str, path: str, error: str):
     assert first_code(f"rljob_trainer/{path}", error) == code
 
 
-@pytest.mark.parametrize(
-    ("code", "path", "error"),
+@each_of(
     [
         (
             "LossMaskLength",
@@ -234,7 +235,47 @@ def test_an_error_of_the_trainer_is_named_by_its_class_and_words(code: str, path
         ("GenerateFunctionFailed", "tools/calculator.py", "cannot calculate x"),
         ("RewardFunctionFailed", "rewards/math_answer.py", "math-verify finds no answer in the label x"),
         ("WeightSyncTimeout", "engines/weight_delta.py", "it ends 8 bytes early"),
-    ],
+    ]
 )
 def test_an_exception_of_python_in_the_trainer_is_named_by_its_place(code: str, path: str, error: str):
     assert first_code(f"rljob_trainer/{path}", f"ValueError: {error}") == code
+
+
+@each_of(
+    [
+        (
+            "spec.data.chatTemplate: true cannot be: the chat template ignores add_generation_prompt",
+            "ChatTemplateError",
+        ),
+        (
+            "line 49: holds <|im_start|>, which the model's chat template writes itself: it would be applied twice",
+            "ChatTemplateTwice",
+        ),
+        ("stopTokenIds[1]: 70000 never comes: the tokenizer's last token is 511", "RljobBadManifest"),
+        (
+            '"tokenizer.json" has the token 512, and config.json makes room for 5 (vocab_size): they are of two models',
+            "TokenizerBroken",
+        ),
+        (
+            "line 49: more than the 54 tokens that the context leaves beside maxNewTokens 8; nearest valid: spec.x",
+            "PromptTooLong",
+        ),
+        (
+            "line 49: no label (spec.data.labelKey is empty there): spec.reward.kind ExactMatch rewards nothing",
+            "DataKeyMissing",
+        ),
+        (
+            '"model-00002-of-00002.safetensors" is listed in model.safetensors.index.json and is not there',
+            "CheckpointShardsMissing",
+        ),
+        (
+            '"model.layers.1.self_attn.k_proj.weight" has the shape [16, 64], and config.json makes it [32, 64]',
+            "CheckpointLayout",
+        ),
+        ("spec.checkpoint.keep: 100000000 and one in the making are 100000001 x 2 MiB", "DiskFull"),
+        ("spec.runtime.metricsPort: 9090 is in use by another program here", "PortInUse"),
+    ]
+)
+def test_a_refusal_before_the_start_is_diagnosed(message: str, code: str):
+    found = diagnose([scan("output", f"error: job.yaml: {message}".encode())]).findings
+    assert [each.failure.code for each in found] == [code]
