@@ -81,7 +81,6 @@ LOOKS_LIKE_ERROR = re.compile(
     r"|\b(?:unexpected(?:ly)?|mismatch(?:ed)?|rejected|hung|corrupt(?:ed)?)\b"
     r"|\bConnection to \S+ .*\bwas lost\b|\bunknown filesystem\b|\bremounting filesystem read-only\b"
     r"|\bhas been shut down\b|\btimeout, aborting\b|(?-i:^(?:ERROR|error|fatal|FATAL|E): )|\bcould not (?:solve|get)\b"
-    r"|(?-i:\b(?:srun|sbatch|salloc|slurmstepd): fatal: )"
     r"|(?-i:\blevel=\"?(?:error|fatal)\b|\"error\": ?\"\w|<(?:ERROR|FATAL)>:)"
     r"|\bdeadline exceeded\b|\bpanic:|\bpending placement groups?\b|(?-i:\bscheduling_state: (?:NO_|INFEASIBLE))"
     r"|\blost connection\b|\bno (?:\w+ )?(?:files|devices|workers?|servers?) (?:found|available|could)\b"
