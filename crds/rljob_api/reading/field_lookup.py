@@ -1,23 +1,22 @@
 """The fields of a manifest by path, and the search for the field that was meant (did you mean).
 
-The names of other systems are read from the texts of the fields (`slime: --lr`).
+The names of other systems are facts of the fields, or in the tables below where they are not plain.
 """
 
 import re
-import typing
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from types import UnionType
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from rljob_api import facts
+from rljob_api.facts import item_of, section_of
 from rljob_api.rules import arguments
 from rljob_api.rules.likeness import LONGEST_COMPARED, similar
 from rljob_api.sections import RLJob
 
 Path = tuple[str, ...]
-FLAG = re.compile(r"--([a-z0-9][-a-z0-9]*)")
 
 OF_VERL = {
     "adv-estimator": "spec.algorithm.name",
@@ -25,32 +24,21 @@ OF_VERL = {
     "clip-ratio-high": "spec.algorithm.clipHigh",
     "clip-ratio-low": "spec.algorithm.clipLow",
     "gen-batch-size": "spec.algorithm.dynamicSampling.overSample",
-    "gpu-memory-utilization": "spec.rollout.memoryFraction",
     "loss-agg-mode": "spec.algorithm.lossBy",
     "max-prompt-length": "spec.rollout.contextLength",
-    "max-response-length": "spec.rollout.sampling.maxNewTokens",
-    "n-gpus-per-node": "spec.training.gpusPerNode",
     "nnodes": "spec.training.nodes",
-    "ppo-max-token-len-per-gpu": "spec.training.maxTokensPerGpu",
     "ppo-mini-batch-size": "spec.training.globalBatchSize",
-    "total-training-steps": "spec.training.steps",
-    "train-batch-size": "spec.rollout.promptsPerStep",
     "train-files": "spec.data.train",
     "val-files": "spec.data.heldOut",
 }
-"""names of verl that no field's own text mentions, without the sections before them"""
+"""names of verl that are not plainly a field, without the sections before them"""
 OF_NEMO_RL = {
-    "max-num-steps": "spec.training.steps",
     "max-new-tokens": "spec.rollout.sampling.maxNewTokens",
     "max-total-sequence-length": "spec.rollout.contextLength",
     "max-trajectory-age-steps": "spec.rollout.async.maxStaleness",
-    "num-generations-per-prompt": "spec.rollout.samplesPerPrompt",
-    "ratio-clip-c": "spec.algorithm.dualClip",
-    "ratio-clip-max": "spec.algorithm.clipHigh",
     "ratio-clip-min": "spec.algorithm.clipLow",
     "reference-policy-kl-penalty": "spec.algorithm.kl.coefficient",
     "token-level-loss": "spec.algorithm.lossBy",
-    "train-global-batch-size": "spec.training.globalBatchSize",
     "val-period": "spec.evaluation.interval",
 }
 """the same of NeMo-RL"""
@@ -65,14 +53,13 @@ OTHERS = {
     "micro-batch-size": "spec.training.maxTokensPerGpu",
     "normalize-advantages": "spec.algorithm.normalizeBy",
     "num-epoch": "spec.training.steps",
-    "rollout-max-context-len": "spec.rollout.contextLength",
     "router-strategy": "spec.rollout.routerPolicy",
     "save-path": "spec.checkpoint.directory",
     "seq-length": "spec.rollout.contextLength",
     "use-kl-loss": "spec.algorithm.kl.coefficient",
     "use-tensorboard": "spec.runtime.tensorboard",
 }
-"""names from other systems, or from texts about them, that no field's own text mentions"""
+"""names from other systems, or from texts about them, that are no facts of a field"""
 
 NEEDLESS = {
     "check-weight-update-equal": "every publication is verified tensor by tensor",
@@ -130,7 +117,7 @@ class Entry:
 
     @property
     def text(self) -> str:
-        return self.field.description or ""
+        return facts.text(self.field)
 
 
 @cache
@@ -150,17 +137,6 @@ def walk(model: type[BaseModel], above: Path, in_list: bool = False) -> list[Ent
     return found
 
 
-def section_of(annotation: object) -> type[BaseModel] | None:
-    """Return the model that a field of this type holds, if any."""
-    options = typing.get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
-    return next((option for option in options if isinstance(option, type) and issubclass(option, BaseModel)), None)
-
-
-def item_of(annotation: object) -> type[BaseModel] | None:
-    """Return the model of which a field of this type holds a list, if any."""
-    return section_of(typing.get_args(annotation)[0]) if typing.get_origin(annotation) is tuple else None
-
-
 def dotted(path: Path) -> str:
     return ".".join(path)
 
@@ -170,9 +146,20 @@ def flags() -> dict[str, tuple[Path, ...]]:
     """Return the fields that stand for a flag of slime, Megatron or SGLang, by the flag without dashes in front."""
     found: dict[str, tuple[Path, ...]] = {}
     for entry in outside_lists():
-        for flag in FLAG.findall(entry.text):
+        for flag in facts.facts(entry.field).flags:
             found[flag] = (*found.get(flag, ()), entry.path)
     return found
+
+
+@cache
+def keys() -> dict[str, str]:
+    """Return the fields that stand for a key of verl or NeMo-RL, by its last name; a single word may mean anything."""
+    names = {
+        spelled(name.rpartition(".")[2]): dotted(entry.path)
+        for entry in outside_lists()
+        for name in (*facts.facts(entry.field).names("verl"), *facts.facts(entry.field).names("nemo_rl"))
+    }
+    return {name: path for name, path in names.items() if "-" in name and name not in NEEDLESS}
 
 
 @cache
@@ -212,7 +199,7 @@ def exactly(word: str) -> str | None:
     places = flags().get(word) or flags().get(plain) or named(word)
     if places:
         return " or ".join(dotted(path) for path in places)
-    return OTHERS.get(word) or OTHERS.get(plain) or arguments.passed_through(plain)
+    return OTHERS.get(word) or OTHERS.get(plain) or keys().get(word) or arguments.passed_through(plain)
 
 
 def named(word: str) -> tuple[Path, ...]:

@@ -16,9 +16,10 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from rljob_api.errors import ABSENT, MOST_PROBLEMS, ManifestError, Problem, first_problems, more
+from rljob_api.facts import section_of
 from rljob_api.reading import amount, depth, field_lookup, field_types
 from rljob_api.reading.document import document
-from rljob_api.reading.field_lookup import Path, section_of
+from rljob_api.reading.field_lookup import Path
 from rljob_api.reading.text_cache import Kept
 from rljob_api.rules import registry
 from rljob_api.rules.claims import Rule

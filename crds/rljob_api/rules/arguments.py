@@ -13,20 +13,18 @@ from importlib.resources import files
 from typing import Any, Literal
 
 from rljob_api.errors import ABSENT, Problem
+from rljob_api.facts import named
 from rljob_api.rules.likeness import similar
+from rljob_api.sections import Spec
 
 System = Literal["sglang", "megatron"]
 Arguments = Mapping[str, Any]
 
 SGLANG_FIELDS = {
-    "context-length": "spec.rollout.contextLength",
+    **{name: f"spec.{path}" for name, path in named(Spec, "sglang").items()},
     "device": "spec.runtime.device",
     "dtype": "spec.training.precision",
-    "max-total-tokens": "spec.rollout.maxTotalTokens",
-    "mem-fraction-static": "spec.rollout.memoryFraction",
-    "model-path": "spec.model.checkpoint",
     "tokenizer-path": "spec.model.checkpoint",
-    "tp-size": "spec.rollout.gpusPerEngine",
 }
 VERIFIED = "engines hold what the learner publishes, verified tensor by tensor; spec.rollout.quantization quantises it"
 TENSORS_ONLY = "an engine is parallel over tensors only"
@@ -120,30 +118,25 @@ SGLANG_OURS = {
     "use-ray": "engines are placed by the run",
     "weight-version": "the learner's publications count it",
 }
+MEGATRON_FREE = (
+    *("deallocate_pipeline_outputs", "disable_bf16_reduced_precision_matmul", "distribute_saved_activations"),
+    *("recompute_granularity", "recompute_method", "recompute_modules", "recompute_num_layers"),
+)
+"""what a dense model of Megatron's own layers makes use of, and nothing else decides"""
 MEGATRON_FIELDS = {
-    "adam_beta1": "spec.training.optimizer.beta1",
-    "adam_beta2": "spec.training.optimizer.beta2",
-    "adam_eps": "spec.training.optimizer.epsilon",
-    "bf16": "spec.training.precision",
+    **{
+        name: f"spec.{path}"
+        for flag, path in named(Spec, "megatron").items()
+        if (name := flag.replace("-", "_")) not in MEGATRON_FREE
+    },
     "calculate_per_token_loss": "spec.algorithm.lossBy",
-    "clip_grad": "spec.training.optimizer.clipGrad",
     "fp16": "spec.training.precision",
-    "lr": "spec.training.optimizer.learningRate",
-    "min_lr": "spec.training.optimizer.minLearningRate",
     "params_dtype": "spec.training.precision",
     "pipeline_dtype": "spec.training.precision",
-    "context_parallel_size": "spec.training.contextParallel",
-    "expert_model_parallel_size": "spec.training.expertParallel",
-    "expert_tensor_parallel_size": "spec.training.expertTensorParallel",
     "num_layers_in_first_pipeline_stage": "spec.training.pipelineLayers",
     "num_layers_in_last_pipeline_stage": "spec.training.pipelineLayers",
-    "pipeline_model_parallel_layout": "spec.training.pipelineLayers",
-    "pipeline_model_parallel_size": "spec.training.pipelineParallel",
-    "sequence_parallel": "spec.training.sequenceParallel",
-    "tensor_model_parallel_size": "spec.training.tensorParallel",
-    "virtual_pipeline_model_parallel_size": "spec.training.virtualPipeline",
-    "weight_decay": "spec.training.optimizer.weightDecay",
 }
+"""facts of the fields, and arguments that mean the same in other words"""
 MEGATRON_OURS = {
     "the checkpoint's config.json decides": (
         *("activation_func", "add_bias_linear", "add_qkv_bias", "ffn_hidden_size", "gated_linear_unit", "hidden_size"),
@@ -178,11 +171,6 @@ MEGATRON_OURS = {
     ),
 }
 """what rljob sets itself or has its own of, by the reason"""
-MEGATRON_FREE = (
-    *("deallocate_pipeline_outputs", "disable_bf16_reduced_precision_matmul", "distribute_saved_activations"),
-    *("recompute_granularity", "recompute_method", "recompute_modules", "recompute_num_layers"),
-)
-"""what a dense model of Megatron's own layers makes use of, and nothing else decides"""
 
 
 @dataclass(frozen=True, slots=True)

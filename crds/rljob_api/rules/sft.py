@@ -4,31 +4,16 @@ from collections.abc import Iterator
 
 from rljob_api.algorithms import SFT
 from rljob_api.errors import ABSENT, Problem
+from rljob_api.facts import Needs
 from rljob_api.rules.batches import is_sft
 from rljob_api.rules.claims import FREE_MAPPING, only_in_python, unused
-from rljob_api.rules.terms import SPEC, fields_of
+from rljob_api.rules.scope import needing
 from rljob_api.sections import ExtraArgs, Spec
 
 UNUSED = f"would not be used: {SFT} learns the data's own responses, without engines and rewards; leave it out"
-WITHOUT_EFFECT = (
-    *fields_of(SPEC.data, "evaluation_sets", "metadata_key"),
-    *fields_of(SPEC.reward),
-    *fields_of(SPEC.algorithm, "clip_low", "clip_high", "dual_clip", "kl", "importance_sampling"),
-    *fields_of(SPEC.algorithm, "overlong", "dynamic_sampling"),
-    *fields_of(SPEC.rollout, "samples_per_prompt", "engines", "gpus_per_engine", "memory_fraction", "max_total_tokens"),
-    *fields_of(SPEC.rollout, "router_policy", "request_timeout_seconds", "generate", "generate_timeout_seconds"),
-    *fields_of(SPEC.rollout, "tools", "overflow", "asynchronous", "quantization"),
-    *fields_of(SPEC.rollout.sampling, "temperature", "top_p", "top_k", "stop", "stop_token_ids"),
-    *fields_of(SPEC.training, "steps_per_rollout", "global_batch_size", "offload"),
-    SPEC.training.experts.replay,
-    *fields_of(SPEC.evaluation, "samples_per_prompt", "greedy"),
-    *fields_of(SPEC.weight_sync),
-    *fields_of(SPEC.recovery, "engine_restarts"),
-    *fields_of(
-        SPEC.watch, "reward_drop", "entropy_share", "truncated", "no_signal", "mismatch", "staleness", "data_wait"
-    ),
-    *fields_of(SPEC.debug, "dump_rollouts", "replay", "rollout_only"),
-)
+FREE = ("spec.extraArgs.sglang",)
+"""mappings, which only Python can judge"""
+WITHOUT_EFFECT = tuple(each for each in needing(Needs.ENGINES | Needs.SAMPLES) if each.at not in FREE)
 
 
 @only_in_python(FREE_MAPPING)

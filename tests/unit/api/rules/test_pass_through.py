@@ -110,7 +110,11 @@ def test_what_we_name_of_megatron_exists(name):
     assert name in arguments.known("megatron")
 
 
-@pytest.mark.parametrize("name", sorted(MEGATRON_FIELDS))
+FLAGS_ALONE = {"global_batch_size", "lr_decay_style", "lr_warmup_iters"}
+"""of Megatron's command line, without a field in its configurations"""
+
+
+@pytest.mark.parametrize("name", sorted(MEGATRON_FIELDS.keys() - FLAGS_ALONE))
 def test_what_a_field_stands_for_in_megatron_exists(name):
     assert name in arguments.contents()["transformerConfig"] or name in arguments.contents()["optimizerConfig"]
 
