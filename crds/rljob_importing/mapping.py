@@ -8,7 +8,12 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import NoneType
+from typing import Annotated, Any, get_args, get_origin
 
+from rljob_api.facts import System, facts, fields
+from rljob_api.rules import arguments
+from rljob_api.sections import Spec
 from rljob_importing.words import Given
 
 LONGEST = 100
@@ -175,6 +180,48 @@ MEBIBYTES = Conversion(
 
 def _each(value: object) -> tuple[str, ...] | None:
     return tuple(map(plain, value)) if isinstance(value, list | tuple) and value else None
+
+
+def of_facts(system: System, key: Callable[[str], str] = str) -> dict[str, Entry]:
+    """Return a part of a table: the names that are facts of a field whose type says how their values are read.
+
+    `key` returns how the table calls a name; empty: it has no such name.
+    """
+    found: dict[str, Entry] = {}
+    for path, field in fields(Spec):
+        if conversion := conversion_to(path, field.annotation):
+            found |= same(Field(path, conversion), filter(None, map(key, facts(field).names(system))))
+    return found
+
+
+def flag(name: str) -> str:
+    """Return a name of Megatron that is a flag."""
+    return "" if "_" in name else name
+
+
+def transformer_field(name: str) -> str:
+    """Return a name of Megatron that is a field of its TransformerConfig, as such."""
+    field = name.replace("-", "_")
+    return field if field in arguments.known("megatron") else ""
+
+
+def conversion_to(path: str, kind: Any) -> Conversion | None:
+    """Return the conversion to a type; None: not its words alone say what they mean."""
+    options = [without_bounds(each) for each in get_args(kind) or (kind,) if each is not NoneType]
+    if get_origin(kind) is tuple:
+        return {str: TEXTS, int: WHOLES}.get(options[0])
+    for end, conversion in BY_NAME.items():
+        if path.lower().endswith(end):
+            return conversion
+    return {bool: ON, int: WHOLE, float: REAL, str: TEXT}.get(options[0])
+
+
+BY_NAME = {"seconds": SECONDS, "checkpoint": DIRECTORY, "directory": DIRECTORY}
+"""conversions of fields whose names end so"""
+
+
+def without_bounds(kind: Any) -> Any:
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 
 def same(entry: Entry, names: Iterable[str]) -> dict[str, Entry]:

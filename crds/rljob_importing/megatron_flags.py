@@ -1,6 +1,6 @@
 """Flags of Megatron that describe a model. An RLJob has none of them, because the checkpoint describes its model."""
 
-from rljob_importing.mapping import REAL, TEXT, WHOLE, Entry, Field, Joint, Lost, Needless, chosen, means, same
+from rljob_importing.mapping import TEXT, WHOLE, Entry, Field, Joint, Lost, Needless, chosen, means, same
 
 FROM_CHECKPOINT = Needless("the architecture is read from the checkpoint")
 OTHER_FAMILY = Lost("rljob does not train such layers: docs/models.md has the families that it trains")
@@ -31,7 +31,6 @@ EXPERTS: dict[str, Entry] = {
     "moe-router-bias-update-rate": Joint("training.experts.biasUpdateRate"),
     "moe-aux-loss-coeff": Joint("training.experts.balanceLoss"),
     "moe-router-load-balancing-type": Joint("training.experts.balanceOver"),
-    "moe-z-loss-coeff": Field("training.experts.zLoss", REAL),
     "use-routing-replay": Field("training.experts.replay", means("Learner")),
     "use-rollout-routing-replay": Field("training.experts.replay", means("Rollout")),
     **same(

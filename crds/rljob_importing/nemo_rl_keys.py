@@ -4,22 +4,19 @@ import re
 from dataclasses import replace
 
 from rljob_importing.mapping import (
-    DIRECTORY,
     LOGGING,
     MEMORY,
-    ON,
     PACKED,
     REAL,
     TEXT,
-    TEXTS,
     WHOLE,
-    WHOLES,
     Entry,
     Field,
     Joint,
     Lost,
     Needless,
     chosen,
+    of_facts,
     same,
 )
 from rljob_importing.megatron_flags import LORA, MIXTURE, PREDICTION
@@ -31,11 +28,8 @@ DESCRIBED = "config.json of spec.model.checkpoint describes the model"
 LAYOUT = Lost("the learner's layout has no such setting: see spec.training", ("1", "false"))
 
 KEYS: dict[str, Entry] = {
-    "grpo.num_prompts_per_step": Field("rollout.promptsPerStep", WHOLE),
-    "grpo.num_generations_per_prompt": Field("rollout.samplesPerPrompt", WHOLE),
-    "grpo.max_num_steps": Field("training.steps", WHOLE),
+    **of_facts("nemo_rl"),
     "grpo.max_num_epochs": Needless("spec.training.steps ends a run; the questions are shuffled again each epoch"),
-    "grpo.seed": Field("seed", WHOLE),
     "grpo.val_period": Joint("evaluation.interval"),
     "grpo.val_at_start": Lost("rljob always evaluates before the first step", ("true",)),
     "grpo.val_batch_size": Needless("held-out questions are sampled all at once"),
@@ -88,8 +82,6 @@ KEYS: dict[str, Entry] = {
     "loss_fn.reference_policy_kl_penalty": Joint("algorithm.kl"),
     "loss_fn.reference_policy_kl_type": Joint("algorithm.kl.estimator"),
     "loss_fn.ratio_clip_min": Joint("algorithm.clipLow"),
-    "loss_fn.ratio_clip_max": Field("algorithm.clipHigh", REAL),
-    "loss_fn.ratio_clip_c": Field("algorithm.dualClip", REAL),
     "loss_fn.token_level_loss": Field("algorithm.lossBy", chosen({"true": "Token", "false": "Sample"})),
     "loss_fn.sequence_level_importance_ratios": Joint("algorithm.name"),
     "loss_fn.use_cispo": Joint("algorithm.name"),
@@ -101,16 +93,13 @@ KEYS: dict[str, Entry] = {
     "loss_fn.disable_ppo_ratio": Joint("algorithm.name"),
     "loss_fn.use_importance_sampling_correction": Joint("algorithm.importanceSampling"),
     "loss_fn.truncated_importance_sampling_ratio": Joint("algorithm.importanceSampling.high"),
-    "policy.model_name": Field("model.checkpoint", DIRECTORY),
     "policy.tokenizer.name": Joint("model.checkpoint"),
     "policy.tokenizer.chat_template": Lost(
         "the template is that of the checkpoint; spec.data.chatTemplate turns it off", ("default",)
     ),
-    "policy.train_global_batch_size": Field("training.globalBatchSize", WHOLE),
     "policy.max_total_sequence_length": Joint("rollout.contextLength"),
     "policy.megatron_cfg.optimizer.optimizer_cpu_offload": Joint("training.optimizer.offload"),
     "policy.precision": Field("training.precision", chosen({"bfloat16": "bf16", "float32": "fp32"})),
-    "policy.max_grad_norm": Field("training.optimizer.clipGrad", REAL),
     "policy.dtensor_cfg.tensor_parallel_size": Joint("training.tensorParallel"),
     "policy.megatron_cfg.enabled": Needless("the learner is Megatron-core"),
     "policy.dtensor_cfg.enabled": Lost("the learner is Megatron-core, not DTensor", ("false",)),
@@ -121,11 +110,6 @@ KEYS: dict[str, Entry] = {
         (f"{GENERATION}.val_temperature", f"{GENERATION}.val_top_p", f"{GENERATION}.val_top_k"),
     ),
     f"{GENERATION}.vllm_cfg.max_model_len": Joint("rollout.contextLength"),
-    f"{GENERATION}.temperature": Field("rollout.sampling.temperature", REAL),
-    f"{GENERATION}.top_p": Field("rollout.sampling.topP", REAL),
-    f"{GENERATION}.top_k": Field("rollout.sampling.topK", WHOLE),
-    f"{GENERATION}.stop_strings": Field("rollout.sampling.stop", TEXTS),
-    f"{GENERATION}.stop_token_ids": Field("rollout.sampling.stopTokenIds", WHOLES),
     f"{GENERATION}.backend": Lost("engines are SGLang servers", ("sglang",)),
     **same(
         Joint("placement, rollout.engines, rollout.gpusPerEngine"),
@@ -134,7 +118,6 @@ KEYS: dict[str, Entry] = {
             *(f"{GENERATION}.colocated.resources.gpus_per_node", f"{GENERATION}.colocated.resources.num_nodes"),
         ),
     ),
-    f"{GENERATION}.vllm_cfg.gpu_memory_utilization": Field("rollout.memoryFraction", REAL),
     **same(Joint("data.train"), ("data.train_data_path", "data.train.data_path")),
     **same(Joint("data.heldOut"), ("data.val_data_path", "data.validation.data_path")),
     **same(
@@ -142,7 +125,6 @@ KEYS: dict[str, Entry] = {
         ("data.default.input_key", "data.input_key", "data.train.input_key", "data.chat_key", "data.train.chat_key"),
     ),
     **same(Field("data.labelKey", TEXT), ("data.default.output_key", "data.output_key", "data.train.output_key")),
-    "data.shuffle": Field("data.shuffle", ON),
     **same(
         Lost("data sets have no names here: set spec.data.train and spec.data.heldOut to a file", ("responsedataset",)),
         ("data.dataset_name", *(f"data.{part}.dataset_name" for part in ("train", "validation", "default"))),
@@ -159,13 +141,10 @@ KEYS: dict[str, Entry] = {
             *(f"data.{part}.system_prompt_file" for part in ("train", "validation", "default")),
         ),
     ),
-    "data.system_prompt": Field("data.systemPrompt", TEXT),
     "data.num_workers": Needless("rows are read ahead by themselves"),
     "cluster.gpus_per_node": Joint("training.gpusPerNode"),
     "cluster.num_nodes": Joint("training.nodes"),
     "checkpointing.enabled": Lost("rljob always saves", ("true",)),
-    "checkpointing.checkpoint_dir": Field("checkpoint.directory", DIRECTORY),
-    "checkpointing.save_period": Field("checkpoint.interval", WHOLE),
     "checkpointing.keep_top_k": Field("checkpoint.keep", WHOLE, "the newest checkpoints are kept, not the best"),
     **same(Joint("tracking.wandb"), ("logger.wandb_enabled", "logger.wandb.project", "logger.wandb.name")),
 }
@@ -177,13 +156,9 @@ OPTIMIZERS = {
         "betas": "",
     },
     "policy.megatron_cfg.optimizer": {
-        "lr": "learningRate",
-        "min_lr": "minLearningRate",
-        "weight_decay": "weightDecay",
-        "adam_beta1": "beta1",
-        "adam_beta2": "beta2",
-        "adam_eps": "epsilon",
-        "clip_grad": "clipGrad",
+        name.replace("-", "_"): entry.path.rpartition(".")[2]
+        for name, entry in of_facts("megatron").items()
+        if isinstance(entry, Field) and entry.path.startswith("training.optimizer.") and entry.conversion is REAL
     },
 }
 """settings of the optimizer by the back end that reads them"""

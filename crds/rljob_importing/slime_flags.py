@@ -4,27 +4,22 @@ slime's flags include those of Megatron; `--sglang-NAME` flags are read by `slim
 """
 
 from rljob_importing.mapping import (
-    DIRECTORY,
     FUNCTION,
     LOGGING,
     MEBIBYTES,
     MEMORY,
-    ON,
     PACKED,
     PRESENT,
-    REAL,
-    SECONDS,
-    TEXT,
     TEXTS,
-    WHOLE,
-    WHOLES,
     Entry,
     Field,
     Joint,
     Lost,
     Needless,
     chosen,
+    flag,
     means,
+    of_facts,
     same,
 )
 from rljob_importing.megatron_flags import ARCHITECTURE, EXPERTS, RECOMPUTE
@@ -53,13 +48,7 @@ OTHER_FORMAT = Lost("the files have another format here; spec.debug.replay reads
 ONE_NODE = "an engine stays on one node, and is parallel over tensors only"
 
 BATCH: dict[str, Entry] = {
-    "rollout-batch-size": Field("rollout.promptsPerStep", WHOLE),
-    "n-samples-per-prompt": Field("rollout.samplesPerPrompt", WHOLE),
-    "global-batch-size": Field("training.globalBatchSize", WHOLE),
-    "num-rollout": Field("training.steps", WHOLE),
-    "num-steps-per-rollout": Field("training.stepsPerRollout", WHOLE),
     "num-epoch": Joint("training.steps"),
-    "max-tokens-per-gpu": Field("training.maxTokensPerGpu", WHOLE),
     **same(
         PACKED,
         ("micro-batch-size", "use-dynamic-batch-size", "qkv-format", "balance-data", "variable-seq-lengths"),
@@ -69,19 +58,11 @@ BATCH: dict[str, Entry] = {
         ("log-probs-max-tokens-per-gpu", "log-probs-chunk-size", "ref-micro-batch-size"),
     ),
     "use-dynamic-global-batch-size": Lost("the batch of an optimizer step has a fixed size"),
-    "rollout-seed": Field("seed", WHOLE),
     "balance-by-flops": Lost("micro-batches are packed by tokens"),
     "seed": Needless("weights come from the checkpoint, and spec.seed (slime: --rollout-seed) shuffles"),
     "start-rollout-id": Needless("a run goes on after its newest checkpoint"),
 }
 SAMPLING: dict[str, Entry] = {
-    "rollout-temperature": Field("rollout.sampling.temperature", REAL),
-    "rollout-top-p": Field("rollout.sampling.topP", REAL),
-    "rollout-top-k": Field("rollout.sampling.topK", WHOLE),
-    "rollout-max-response-len": Field("rollout.sampling.maxNewTokens", WHOLE),
-    "rollout-stop": Field("rollout.sampling.stop", TEXTS),
-    "rollout-stop-token-ids": Field("rollout.sampling.stopTokenIds", WHOLES),
-    "rollout-max-context-len": Field("rollout.contextLength", WHOLE),
     "rollout-max-prompt-len": Lost("prompts have no limit of their own; spec.rollout.contextLength limits the whole"),
     "rollout-skip-special-tokens": Needless("rewards see the text without special tokens"),
     "custom-generate-function-path": Field("rollout.generate", FUNCTION, OTHER_FUNCTION),
@@ -111,22 +92,14 @@ SAMPLING: dict[str, Entry] = {
     "sglang-config": Lost("all engines of a run are the same"),
 }
 DATA: dict[str, Entry] = {
-    "hf-checkpoint": Field("model.checkpoint", DIRECTORY),
     "prompt-data": Joint("data.train"),
     "eval-prompt-data": Joint("data.heldOut, data.evaluationSets"),
-    "input-key": Field("data.inputKey", TEXT),
-    "label-key": Field("data.labelKey", TEXT),
-    "metadata-key": Field("data.metadataKey", TEXT),
-    "apply-chat-template": Field("data.chatTemplate", ON),
-    "rollout-shuffle": Field("data.shuffle", ON),
     "apply-chat-template-kwargs": Lost("the chat template gets no arguments"),
     "tool-key": Lost("spec.rollout.tools lists the tools of all questions"),
     "multimodal-keys": Lost("rljob has no vision models"),
     "dataset-path": Lost("the data is spec.data.train"),
     **same(Needless("the run reads the data once"), ("rollout-global-dataset", "disable-rollout-global-dataset")),
     **same(OWN_HOOK, ("data-source-path", "buffer-filter-path", "rollout-data-postprocess-path")),
-    "eval-interval": Field("evaluation.interval", WHOLE),
-    "n-samples-per-eval-prompt": Field("evaluation.samplesPerPrompt", WHOLE),
     **same(
         EVALUATION,
         (
@@ -151,7 +124,6 @@ REWARD: dict[str, Entry] = {
     "rm-type": Joint("reward.kind"),
     "custom-rm-path": Joint("reward.kind, reward.function"),
     "group-rm": Field("reward.judges", means("Group")),
-    "rm-url": Field("reward.remote.url", TEXT),
     "reward-key": Joint("reward.remote.answerKey"),
     **same(OWN_HOOK, ("custom-reward-post-process-path", "custom-convert-samples-to-train-data-path")),
 }
@@ -160,10 +132,8 @@ ALGORITHM: dict[str, Entry] = {
     "loss-type": Joint("algorithm.name"),
     "eps-clip": Joint("algorithm.clipLow, algorithm.clipHigh"),
     "eps-clip-high": Joint("algorithm.clipHigh"),
-    "eps-clip-c": Field("algorithm.dualClip", REAL),
     **same(Joint("algorithm.kl"), ("use-kl-loss", "kl-loss-coef", "kl-loss-type", "kl-coef")),
     "use-unbiased-kl": Lost("the estimator is k1, k2 or k3"),
-    "entropy-coef": Field("algorithm.entropyCoefficient", REAL),
     "calculate-per-token-loss": Field("algorithm.lossBy", means("Token")),
     "disable-grpo-std-normalization": Field("algorithm.normalizeBy", means("None")),
     "disable-rewards-normalization": Lost("the algorithm decides; a function of your own can be algorithm.name"),
@@ -180,13 +150,11 @@ ALGORITHM: dict[str, Entry] = {
     "use-opd": Joint("algorithm.name (distillation)"),
     "opd-type": Needless("the learner's ranks hold the teacher"),
     "opd-kl-coef": Lost("weight 1; spec.algorithm.teacher.rewardCoefficient weighs the reward"),
-    "opd-teacher-load": Field("algorithm.teacher.checkpoint", DIRECTORY),
     "opd-teacher-loads": Lost("one teacher; set spec.algorithm.teacher.checkpoint"),
     **same(
         Lost("the teacher's log-probabilities of the sampled tokens are used, not those of its most probable ones"),
         ("topk-level-opd", "opd-top-k"),
     ),
-    "critic-lr": Field("algorithm.critic.learningRate", REAL),
     "gamma": Joint("algorithm.critic.gamma"),
     "lambd": Joint("algorithm.critic.lambda"),
     "value-clip": Joint("algorithm.critic.valueClip"),
@@ -207,23 +175,14 @@ ALGORITHM: dict[str, Entry] = {
     "reset-optimizer-states": Lost("the optimizer keeps its state"),
 }
 OPTIMIZER: dict[str, Entry] = {
-    "lr": Field("training.optimizer.learningRate", REAL),
-    "min-lr": Field("training.optimizer.minLearningRate", REAL),
     "lr-decay-style": Field(
         "training.optimizer.schedule", chosen({"constant": "Constant", "linear": "Linear", "cosine": "Cosine"})
     ),
-    "lr-warmup-iters": Field("training.optimizer.warmupSteps", WHOLE),
     "lr-warmup-fraction": Joint("training.optimizer.warmupSteps"),
     "lr-decay-iters": Lost("the schedule ends with the last step"),
     "lr-warmup-init": Lost("the warm-up begins at 0", ("0", "0.0")),
     "lr-wsd-decay-style": Lost("schedules are Constant, Linear and Cosine"),
     "lr-wsd-decay-iters": Lost("schedules are Constant, Linear and Cosine"),
-    "weight-decay": Field("training.optimizer.weightDecay", REAL),
-    "adam-beta1": Field("training.optimizer.beta1", REAL),
-    "adam-beta2": Field("training.optimizer.beta2", REAL),
-    "adam-eps": Field("training.optimizer.epsilon", REAL),
-    "clip-grad": Field("training.optimizer.clipGrad", REAL),
-    "optimizer-cpu-offload": Field("training.optimizer.offload", ON),
     "optimizer": Lost("the optimizer is Adam", ("adam",)),
     **same(
         MEMORY,
@@ -246,8 +205,6 @@ OPTIMIZER: dict[str, Entry] = {
     ),
 }
 LAYOUT: dict[str, Entry] = {
-    "actor-num-nodes": Field("training.nodes", WHOLE),
-    "actor-num-gpus-per-node": Field("training.gpusPerNode", WHOLE),
     **same(
         Joint("placement, rollout.engines, rollout.gpusPerEngine"),
         ("colocate", "rollout-num-gpus", "rollout-num-gpus-per-engine", "num-gpus-per-node"),
@@ -256,15 +213,8 @@ LAYOUT: dict[str, Entry] = {
         Needless("Colocated engines always give up their memory; spec.training.offload decides it for the learner"),
         ("offload", "offload-train", "offload-rollout", "no-offload-train", "no-offload-rollout", "release-train"),
     ),
-    "tensor-model-parallel-size": Field("training.tensorParallel", WHOLE),
-    "pipeline-model-parallel-size": Field("training.pipelineParallel", WHOLE),
-    "expert-model-parallel-size": Field("training.expertParallel", WHOLE),
-    "expert-tensor-parallel-size": Field("training.expertTensorParallel", WHOLE),
-    "context-parallel-size": Field("training.contextParallel", WHOLE),
-    "sequence-parallel": Field("training.sequenceParallel", ON),
     **same(Joint("training.pipelineLayers"), ("decoder-last-pipeline-num-layers", "decoder-first-pipeline-num-layers")),
     "pipeline-model-parallel-layout": Lost("set training.pipelineLayers: the number of layers of each stage"),
-    "num-virtual-stages-per-pipeline-rank": Field("training.virtualPipeline", WHOLE),
     "num-layers-per-virtual-pipeline-stage": Joint("training.virtualPipeline"),
     **RECOMPUTE,
     "recompute-modules": Field("extraArgs.megatron.recompute_modules", TEXTS),
@@ -288,7 +238,6 @@ LAYOUT: dict[str, Entry] = {
     "update-weight-transport": Field("weightSync.transport", chosen({"nccl": "Broadcast", "disk": "Disk"})),
     "update-weight-transfer-mode": Field("weightSync.transport", chosen({"broadcast": "Broadcast"})),
     "update-weight-buffer-size": Field("weightSync.bucketMib", MEBIBYTES),
-    "update-weight-disk-dir": Field("weightSync.directory", DIRECTORY),
     "update-weight-mode": Lost("every publication is complete", ("full",)),
     "check-weight-update-equal": Needless("every publication is verified tensor by tensor"),
     **same(
@@ -303,10 +252,7 @@ LAYOUT: dict[str, Entry] = {
     "megatron-config-path": Lost("the critic has the policy's layout; write its settings in algorithm.critic"),
 }
 CHECKPOINT: dict[str, Entry] = {
-    "save": Field("checkpoint.directory", DIRECTORY),
-    "save-interval": Field("checkpoint.interval", WHOLE),
     "save-hf": Field("checkpoint.hfExport", PRESENT),
-    "ckpt-step": Field("checkpoint.resumeStep", WHOLE),
     "load": Needless("a run resumes from spec.checkpoint.directory by itself, and begins with spec.model.checkpoint"),
     **same(
         Needless("the reference is the initial policy, spec.model.checkpoint, in its Hugging Face form"),
@@ -337,12 +283,8 @@ CHECKPOINT: dict[str, Entry] = {
     "save-debug-rollout-data": Field("debug.dumpRollouts", PRESENT),
     "load-debug-rollout-data": OTHER_FORMAT,
     "load-debug-rollout-data-subsample": OTHER_FORMAT,
-    "debug-rollout-only": Field("debug.rolloutOnly", ON),
     "debug-train-only": Joint("debug.replay; not needed with sft"),
     "use-fault-tolerance": Needless("engines are always watched; spec.recovery has the limits"),
-    "rollout-health-check-interval": Field("recovery.healthIntervalSeconds", SECONDS),
-    "rollout-health-check-timeout": Field("recovery.healthTimeoutSeconds", SECONDS),
-    "rollout-health-check-first-wait": Field("recovery.startTimeoutSeconds", SECONDS),
 }
 TRACKING: dict[str, Entry] = {
     **same(
@@ -376,6 +318,9 @@ TRACKING: dict[str, Entry] = {
     **same(Needless("a test of slime itself"), ("ci-test", "ci-disable-kl-checker", "ci-metric-checker-key")),
 }
 FLAGS: dict[str, Entry] = {
+    **of_facts("slime"),
+    **of_facts("miles"),
+    **of_facts("megatron", flag),
     **BATCH,
     **SAMPLING,
     **DATA,

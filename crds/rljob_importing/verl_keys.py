@@ -4,21 +4,20 @@ import re
 from dataclasses import replace
 
 from rljob_importing.mapping import (
-    DIRECTORY,
     LOGGING,
     MEMORY,
     ON,
     PACKED,
     REAL,
-    TEXT,
-    WHOLE,
     Entry,
     Field,
     Joint,
     Lost,
     Needless,
     chosen,
+    of_facts,
     same,
+    transformer_field,
 )
 from rljob_importing.megatron_flags import ARCHITECTURE, EXPERTS, LORA, RECOMPUTE
 
@@ -50,17 +49,18 @@ POSITIONS = Lost(
     " spec.rollout.contextLength is more than the checkpoint was made for, or that is refused"
 )
 
+
+def megatron_key(name: str) -> str:
+    """Return the key of one of Megatron's names: parallel sizes have a place of their own."""
+    field = transformer_field(name)
+    return field and (f"{ACTOR}.megatron.{field}" if "parallel" in field else f"{OVERRIDES}.{field}")
+
+
 KEYS: dict[str, Entry] = {
-    "actor_rollout_ref.model.path": Field("model.checkpoint", DIRECTORY),
+    **of_facts("verl"),
     "data.train_files": Joint("data.train"),
     "data.val_files": Joint("data.heldOut, data.evaluationSets"),
-    "data.prompt_key": Field("data.inputKey", TEXT),
-    "data.system_prompt": Field("data.systemPrompt", TEXT),
-    "data.shuffle": Field("data.shuffle", ON),
-    "data.seed": Field("seed", WHOLE),
-    "data.train_batch_size": Field("rollout.promptsPerStep", WHOLE),
     "data.gen_batch_size": Joint("algorithm.dynamicSampling.overSample"),
-    "data.max_response_length": Field("rollout.sampling.maxNewTokens", WHOLE),
     "data.max_prompt_length": Joint("rollout.contextLength"),
     "data.train_max_samples": Joint("data.train.limit"),
     "data.val_max_samples": Joint("data.heldOut.limit"),
@@ -89,23 +89,17 @@ KEYS: dict[str, Entry] = {
     f"{ACTOR}.policy_loss.loss_mode": Joint("algorithm.name"),
     f"{ACTOR}.ppo_mini_batch_size": Joint("training.globalBatchSize"),
     f"{ACTOR}.ppo_epochs": Lost("each sample is trained on once", ("1",)),
-    f"{ACTOR}.ppo_max_token_len_per_gpu": Field("training.maxTokensPerGpu", WHOLE),
     f"{ACTOR}.clip_ratio": Joint("algorithm.clipLow, algorithm.clipHigh"),
     f"{ACTOR}.clip_ratio_low": Joint("algorithm.clipLow"),
     f"{ACTOR}.clip_ratio_high": Joint("algorithm.clipHigh"),
     f"{ACTOR}.clip_ratio_c": Joint("algorithm.dualClip"),
-    f"{ACTOR}.entropy_coeff": Field("algorithm.entropyCoefficient", REAL),
     f"{ACTOR}.loss_agg_mode": Field(
         "algorithm.lossBy",
         chosen({"token-mean": "Token", "seq-mean-token-mean": "Sample", "seq-mean-token-sum-norm": "Constant"}),
     ),
     f"{ACTOR}.use_token_level_loss": Needless("the mean over tokens is the default, spec.algorithm.lossBy"),
     f"{ACTOR}.grad_clip": Field("training.optimizer.clipGrad", REAL),
-    f"{ACTOR}.optim.clip_grad": Field("training.optimizer.clipGrad", REAL),
-    f"{ACTOR}.optim.lr": Field("training.optimizer.learningRate", REAL),
     f"{ACTOR}.optim.min_lr_ratio": Joint("training.optimizer.minLearningRate"),
-    f"{ACTOR}.optim.min_lr": Field("training.optimizer.minLearningRate", REAL),
-    f"{ACTOR}.optim.weight_decay": Field("training.optimizer.weightDecay", REAL),
     f"{ACTOR}.optim.betas": Joint("training.optimizer.beta1, training.optimizer.beta2"),
     **same(
         Joint("training.optimizer.warmupSteps"),
@@ -115,25 +109,20 @@ KEYS: dict[str, Entry] = {
         Field("training.optimizer.schedule", chosen({"constant": "Constant", "cosine": "Cosine", "linear": "Linear"})),
         (f"{ACTOR}.optim.warmup_style", f"{ACTOR}.optim.lr_scheduler_type", f"{ACTOR}.optim.lr_decay_style"),
     ),
-    f"{ACTOR}.megatron.tensor_model_parallel_size": Field("training.tensorParallel", WHOLE),
-    f"{ACTOR}.megatron.pipeline_model_parallel_size": Field("training.pipelineParallel", WHOLE),
-    f"{ACTOR}.megatron.virtual_pipeline_model_parallel_size": Joint("training.virtualPipeline"),
-    f"{ACTOR}.megatron.context_parallel_size": Field("training.contextParallel", WHOLE),
-    f"{ACTOR}.megatron.expert_model_parallel_size": Field("training.expertParallel", WHOLE),
-    f"{ACTOR}.megatron.expert_tensor_parallel_size": Field("training.expertTensorParallel", WHOLE),
-    f"{ACTOR}.megatron.sequence_parallel": Field("training.sequenceParallel", ON),
     **{f"{OVERRIDES}.{flag.replace('-', '_')}": entry for flag, entry in RECOMPUTE.items()},
     "actor_rollout_ref.model.enable_gradient_checkpointing": Field(
         "training.recompute", chosen({"true": "Full", "false": "None"})
     ),
     **{f"{OVERRIDES}.{flag.replace('-', '_')}": entry for flag, entry in ARCHITECTURE.items()},
     **{f"{OVERRIDES}.{flag.replace('-', '_')}": entry for flag, entry in EXPERTS.items()},
+    **of_facts("megatron", megatron_key),
+    f"{ACTOR}.megatron.virtual_pipeline_model_parallel_size": Joint("training.virtualPipeline"),
+    f"{ACTOR}.megatron.pipeline_model_parallel_layout": LAYOUT,
     **same(POSITIONS, (f"{OVERRIDES}.max_position_embeddings", f"{OVERRIDES}.rotary_scaling_factor")),
     **same(
         Joint("training.experts.balanceLoss, training.experts.balanceOver"),
         (f"{OVERRIDES}.moe_aux_loss_coeff", f"{OVERRIDES}.moe_router_load_balancing_type"),
     ),
-    f"{OVERRIDES}.moe_router_bias_update_rate": Field("training.experts.biasUpdateRate", REAL),
     **same(
         Lost("equally many layers in each stage, unless spec.training.pipelineLayers has the layers of each"),
         (
@@ -145,14 +134,7 @@ KEYS: dict[str, Entry] = {
         ),
     ),
     f"{ACTOR}.router_replay.mode": Joint("training.experts.replay"),
-    f"{ROLLOUT}.n": Field("rollout.samplesPerPrompt", WHOLE),
-    f"{ROLLOUT}.temperature": Field("rollout.sampling.temperature", REAL),
-    f"{ROLLOUT}.top_p": Field("rollout.sampling.topP", REAL),
-    f"{ROLLOUT}.top_k": Field("rollout.sampling.topK", WHOLE),
     f"{ROLLOUT}.tensor_model_parallel_size": Joint("rollout.gpusPerEngine, rollout.engines"),
-    f"{ROLLOUT}.gpu_memory_utilization": Field("rollout.memoryFraction", REAL),
-    f"{ROLLOUT}.max_model_len": Field("rollout.contextLength", WHOLE),
-    f"{ROLLOUT}.val_kwargs.n": Field("evaluation.samplesPerPrompt", WHOLE),
     f"{ROLLOUT}.quantization": Joint("rollout.quantization"),
     **same(
         Needless("engines and learner always compare probabilities, and publish weights without being told how"),
@@ -180,14 +162,9 @@ KEYS: dict[str, Entry] = {
     ),
     f"{ROLLOUT}.name": Lost("engines are SGLang servers", ("sglang",)),
     f"{ROLLOUT}.mode": Needless("requests to the engines are always concurrent"),
-    "trainer.nnodes": Field("training.nodes", WHOLE),
-    "trainer.n_gpus_per_node": Field("training.gpusPerNode", WHOLE),
-    "trainer.total_training_steps": Field("training.steps", WHOLE),
     "trainer.total_epochs": Joint("training.steps"),
     "trainer.save_freq": Joint("checkpoint.interval"),
     "trainer.test_freq": Joint("evaluation.interval"),
-    "trainer.default_local_dir": Field("checkpoint.directory", DIRECTORY),
-    "trainer.max_actor_ckpt_to_keep": Field("checkpoint.keep", WHOLE),
     "trainer.resume_mode": Field("checkpoint.resume", chosen({"auto": "Auto", "disable": "Fresh"})),
     "trainer.critic_warmup": Joint("algorithm.critic.warmupSteps"),
     **same(Joint("tracking.wandb"), ("trainer.logger", "trainer.project_name", "trainer.experiment_name")),

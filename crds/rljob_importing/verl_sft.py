@@ -24,7 +24,9 @@ from rljob_importing.mapping import (
     Lost,
     Needless,
     chosen,
+    of_facts,
     same,
+    transformer_field,
 )
 from rljob_importing.verl_given import DEFAULT, listed, put_betas, put_source, shown
 from rljob_importing.verl_keys import NOTHING, POSITIONS
@@ -34,6 +36,19 @@ LENGTH = 1024
 """verl's default of data.max_length"""
 KEYS: dict[str, Entry] = {
     **{name: entry for name, entry in verl_keys.KEYS.items() if name.startswith("trainer.")},
+    **{
+        name.removeprefix(f"{verl_keys.ACTOR}."): entry
+        for name, entry in verl_keys.KEYS.items()
+        if name.startswith(f"{verl_keys.ACTOR}.optim.") and isinstance(entry, Field)
+    },
+    **of_facts("megatron", lambda name: f"engine.{transformer_field(name)}" if "parallel" in name else ""),
+    **same(
+        verl_keys.LAYOUT,
+        (
+            *("engine.sequence_parallel", "engine.virtual_pipeline_model_parallel_size"),
+            "engine.pipeline_model_parallel_layout",
+        ),
+    ),
     **same(Field("model.checkpoint", DIRECTORY), ("model.path", "model.partial_pretrain")),
     "data.train_files": Joint("data.train"),
     "data.val_files": Joint("data.heldOut"),
@@ -46,25 +61,14 @@ KEYS: dict[str, Entry] = {
     "data.max_token_len_per_gpu": Field("training.maxTokensPerGpu", WHOLE),
     "data.truncation": Needless("a row that is too long is refused before the start"),
     "model.enable_gradient_checkpointing": Field("training.recompute", chosen({"true": "Full", "false": "None"})),
-    "optim.lr": Field("training.optimizer.learningRate", REAL),
-    "optim.weight_decay": Field("training.optimizer.weightDecay", REAL),
-    **same(Field("training.optimizer.clipGrad", REAL), ("optim.clip_grad", "optim.grad_clip")),
-    "optim.min_lr": Field("training.optimizer.minLearningRate", REAL),
+    "optim.grad_clip": Field("training.optimizer.clipGrad", REAL),
     "optim.lr_warmup_steps": Field("training.optimizer.warmupSteps", WHOLE),
     "optim.betas": Joint("training.optimizer.beta1, training.optimizer.beta2"),
     **same(
         Lost("the number of optimizer steps is not known; set spec.training.optimizer.warmupSteps", NOTHING),
         ("optim.lr_warmup_steps_ratio", "optim.warmup_steps_ratio"),
     ),
-    **same(
-        Field("training.optimizer.schedule", chosen({"constant": "Constant", "cosine": "Cosine", "linear": "Linear"})),
-        ("optim.lr_scheduler", "optim.lr_scheduler_type", "optim.lr_decay_style", "optim.warmup_style"),
-    ),
-    "engine.tensor_model_parallel_size": Field("training.tensorParallel", WHOLE),
-    "engine.pipeline_model_parallel_size": Field("training.pipelineParallel", WHOLE),
-    "engine.context_parallel_size": Field("training.contextParallel", WHOLE),
-    "engine.expert_model_parallel_size": Field("training.expertParallel", WHOLE),
-    "engine.expert_tensor_parallel_size": Field("training.expertTensorParallel", WHOLE),
+    "optim.lr_scheduler": verl_keys.KEYS[f"{verl_keys.ACTOR}.optim.lr_scheduler_type"],
     "trainer.seed": Field("seed", WHOLE),
 }
 FAMILIES: tuple[tuple[re.Pattern[str], Entry], ...] = (
