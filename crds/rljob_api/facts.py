@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Flag, auto
 from types import UnionType
-from typing import Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -120,6 +120,16 @@ def fields(model: type[BaseModel], above: str = "") -> Iterator[tuple[str, Field
 def named(model: type[BaseModel], system: System) -> dict[str, str]:
     """Return the paths of the fields that have a name in a system, by that name."""
     return {name: path for path, field in fields(model) for name in facts(field).names(system)}
+
+
+def values(given: BaseModel, system: System) -> dict[str, Any]:
+    """Return the values of the fields below a section, but absent ones, by their names in a system."""
+    found: dict[str, Any] = {}
+    for field, info in type(given).model_fields.items():
+        value = getattr(given, field)
+        found |= dict.fromkeys(facts(info).names(system), value) if value is not None else {}
+        found |= values(value, system) if isinstance(value, BaseModel) else {}
+    return found
 
 
 def section_of(annotation: object) -> type[BaseModel] | None:

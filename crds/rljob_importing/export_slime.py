@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rljob_api.errors import shown
-from rljob_api.rules import arguments as passing
+from rljob_api.facts import named
 from rljob_api.sections import BalanceOver, Placement, RLJob, Spec
 from rljob_importing.mapping import Field, plain
 from rljob_importing.slime_flags import DEFAULTS, ESTIMATORS, FLAGS, RL_DEFAULTS
@@ -270,9 +270,8 @@ def _asynchronous(export: Export) -> None:
 
 
 def _passed_through(export: Export) -> None:
-    owned = {path.removeprefix("spec."): name for name, path in reversed(list(passing.SGLANG_FIELDS.items()))}
-    for path in ("rollout.memoryFraction", "rollout.maxTotalTokens"):
-        export.done_if(path, f"sglang-{owned[path]}")
+    for name, path in named(Spec, "sglang").items():
+        export.done_if(path, f"sglang-{name}")
     for name, value in export.spec.extra_args.sglang.items():
         if value is False or isinstance(value, dict):
             continue

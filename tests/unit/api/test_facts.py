@@ -6,7 +6,8 @@ import pytest
 from pydantic import Field, create_model
 from pydantic.fields import FieldInfo
 
-from rljob_api.facts import CLUSTER, ENGINES, Facts, text
+from rljob_api.facts import CLUSTER, ENGINES, Facts, named, text, values
+from rljob_api.sections import Rollout, Sampling, Spec
 
 
 def field(*facts: Facts) -> FieldInfo:
@@ -39,3 +40,15 @@ def test_a_name_is_the_first_of_its_words():
 
     assert facts.names("slime") == ("kl-loss-coef", "kl-coef")
     assert facts.flags == ("kl-loss-coef", "kl-coef")
+
+
+def test_the_values_of_a_section_come_by_their_names_without_absent_ones():
+    sampling = Sampling(max_new_tokens=5, top_k=3)
+    rollout = Rollout(prompts_per_step=1, sampling=sampling, memory_fraction=0.5)
+
+    assert values(rollout, "sglang") == {"tp-size": 1, "mem-fraction-static": 0.5}
+    assert values(rollout, "slime")["rollout-top-k"] == 3
+
+
+def test_names_lead_to_paths():
+    assert named(Spec, "sglang")["context-length"] == "rollout.contextLength"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api.control import CORES
+from rljob_api.facts import values
 from rljob_api.rules.arguments import sglang_command_line
 from rljob_api.sections import Device, Placement, Precision, Replay, Spec
 from rljob_trainer.processes.kernel_archive import archive_of
@@ -103,9 +104,9 @@ def _largest_batch(spec: Spec) -> int:
 
 def _arguments(spec: Spec, model: Path) -> dict[str, Argument]:
     arguments: dict[str, Argument] = {
+        **values(spec, "sglang"),
         "model-path": str(model),
         "dtype": DTYPES[spec.training.precision],
-        "tp-size": spec.rollout.gpus_per_engine,
         "sampling-backend": "pytorch",
         "enable-metrics": True,
         "log-level": "info",
@@ -113,10 +114,6 @@ def _arguments(spec: Spec, model: Path) -> dict[str, Argument]:
     }
     if spec.training.experts.replay is Replay.ROLLOUT:
         arguments[CHOICES] = True
-    if spec.rollout.context_length is not None:
-        arguments["context-length"] = spec.rollout.context_length
-    if spec.rollout.memory_fraction is not None:
-        arguments["mem-fraction-static"] = spec.rollout.memory_fraction
     if (tokens := spec.rollout.kv_tokens(spec.runtime.device)) is not None:
         arguments["max-total-tokens"] = tokens
     return arguments
