@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, pstdev
 
+from rljob_api.control import Finding
 from rljob_api.sections import RLJob
 from rljob_cli.terminal.formats import seconds
 from rljob_trainer.metrics import BETWEEN_STEPS
-from rljob_trainer.reporting.finding import Finding
 from rljob_trainer.reporting.reading.history import History
 from rljob_trainer.reporting.records import EngineRecord, StepRecord
 from rljob_trainer.reporting.watch import anomaly_monitor, findings

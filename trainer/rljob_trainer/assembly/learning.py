@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from rljob_api.control import Finding
 from rljob_api.sections import Device, Placement, Spec
 from rljob_api.sizing.parallel_layout import ParallelLayout
 from rljob_trainer.assembly.cpu_threads import cpu_threads
@@ -28,7 +29,6 @@ from rljob_trainer.learners.group import LearnerGroup
 from rljob_trainer.learners.link_report import LinkReport, finding
 from rljob_trainer.learners.rank_calls import Rank
 from rljob_trainer.parts import Trained, Weights
-from rljob_trainer.reporting.finding import Finding
 from rljob_trainer.rundir.checkpoints import DIRECTORY, Checkpoints
 from rljob_trainer.sync.gpu_sharing import GpuSharing
 from rljob_trainer.sync.publisher import Transport
@@ -156,11 +156,11 @@ def copies_finding(unequal: Sequence[UnequalCopy], links: LinkReport | None) -> 
     if not unequal or links is None:
         return None
     return Finding(
-        "UnequalCopies",
-        copies_in_words(unequal, links.places),
-        "Ranks train different models, and engines that get their weights are quarantined. Restart the driver: every"
-        " rank then reads the same copy from the checkpoint. If the same rank differs again, its GPU or its host memory"
-        " makes errors: look at ECC and Xid messages of that node.",
+        name="UnequalCopies",
+        evidence=copies_in_words(unequal, links.places),
+        advice="Ranks train different models, and engines that get their weights are quarantined. Restart the driver:"
+        " every rank then reads the same copy from the checkpoint. If the same rank differs again, its GPU or its host"
+        " memory makes errors: look at ECC and Xid messages of that node.",
     )
 
 

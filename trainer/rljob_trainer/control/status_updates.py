@@ -6,13 +6,12 @@ Phase and heartbeat are not copied here. The main thread sets them itself, so a 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from rljob_api import control
 from rljob_trainer.control.status_store import StatusStore
 from rljob_trainer.engines.records import EngineSnapshot
 from rljob_trainer.processes.kept_process import LOG_FOLLOWS
-from rljob_trainer.reporting.finding import Finding
 from rljob_trainer.reporting.losses import Losses
 from rljob_trainer.reporting.progress import RunProgress
 from rljob_trainer.reporting.records import EvaluationRecord
@@ -26,7 +25,7 @@ class StatusUpdater:
 
     status_store: StatusStore
     progress: Callable[[], RunProgress]
-    findings: Callable[[], Sequence[Finding]]
+    findings: Callable[[], Sequence[control.Finding]]
     engines: Callable[[], Sequence[EngineSnapshot]]
     count_engines: Callable[[dict[str, int]], None]
     """is called with the number of engines in each state"""
@@ -53,7 +52,7 @@ class StatusUpdater:
 def changes_to(
     status: control.Status,
     progress: RunProgress,
-    findings: Sequence[Finding],
+    findings: Sequence[control.Finding],
     engines: tuple[control.EngineStatus, ...],
     losses: Losses,
 ) -> dict[str, object]:
@@ -62,7 +61,7 @@ def changes_to(
         "progress": progress_of(progress),
         "engines": engines,
         "checkpoint": checkpoint_of(progress),
-        "findings": tuple(control.Finding(**asdict(finding)) for finding in findings),
+        "findings": tuple(findings),
         "waits_for": losses.waiting_for,
         "waited_seconds": float(int(losses.waited_s)),
     }

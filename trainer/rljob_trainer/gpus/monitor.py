@@ -6,9 +6,9 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
+from rljob_api.control import Finding
 from rljob_trainer.gpu_metrics import GpuUse
 from rljob_trainer.gpus.readings import Gathered, Looked
-from rljob_trainer.reporting.finding import Finding
 from rljob_trainer.reporting.gpu_findings import ecc_finding, xid_finding
 
 log = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rljob_trainer.reporting.finding import Finding
+from rljob_api.control import Finding
 
 SHARE: Final = 0.25
 """of the best pair's bandwidth; a link below it is slow"""
@@ -63,10 +63,10 @@ def finding(report: LinkReport) -> Finding | None:
     names = "; ".join(f"{report.named(link)}: {in_words(link.bandwidth)}" for link in found[:MOST_LINKS])
     more = f"; and {len(found) - MOST_LINKS} more" if len(found) > MOST_LINKS else ""
     return Finding(
-        "SlowLink",
-        f"below {SHARE:g} of the best pair: {names}{more}; {report}",
-        "All ranks wait for the slowest link. If one rank is in all of these pairs, look at its node: cables, number"
-        " of RDMA resources, whether NCCL chose InfiniBand there (NCCL_DEBUG=INFO in runtime.env).",
+        name="SlowLink",
+        evidence=f"below {SHARE:g} of the best pair: {names}{more}; {report}",
+        advice="All ranks wait for the slowest link. If one rank is in all of these pairs, look at its node: cables,"
+        " number of RDMA resources, whether NCCL chose InfiniBand there (NCCL_DEBUG=INFO in runtime.env).",
     )
 
 

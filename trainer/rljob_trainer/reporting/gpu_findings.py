@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Final
 
+from rljob_api.control import Finding
 from rljob_api.sections import Watch
-from rljob_trainer.reporting.finding import Finding
 from rljob_trainer.reporting.records import StepRecord
 from rljob_trainer.reporting.watch_limits import Bounds
 
@@ -24,7 +24,7 @@ def xid_finding(gpu: str, bus: str, number: int) -> Finding | None:
     evidence = f"GPU {gpu} reported NVRM: Xid (PCI:{bus}): {number}"
     known = known_failure([scan("driver", evidence.encode())])
     assert known is not None, "the catalogue has an entry for all other numbers"
-    return Finding(known.code, evidence, f"{_sentence(known.title)} {known.remedy}.")
+    return Finding(name=known.code, evidence=evidence, advice=f"{_sentence(known.title)} {known.remedy}.")
 
 
 def ecc_finding(gpu: str, errors: int) -> Finding:
@@ -33,7 +33,7 @@ def ecc_finding(gpu: str, errors: int) -> Finding:
 
     entry = catalogue()[ECC]
     evidence = f"GPU {gpu} has {errors} new uncorrectable ECC error{'s' if errors != 1 else ''}"
-    return Finding(ECC, evidence, f"{_sentence(entry.title)} {entry.remedy[0]}.")
+    return Finding(name=ECC, evidence=evidence, advice=f"{_sentence(entry.title)} {entry.remedy[0]}.")
 
 
 def throttled(steps: Sequence[StepRecord], limits: Watch, bounds: Bounds) -> Finding | None:
@@ -49,14 +49,14 @@ def throttled(steps: Sequence[StepRecord], limits: Watch, bounds: Bounds) -> Fin
     uses = [step.gpus[worst] for step in recent]
     hottest = max((use.temperature for use in uses if use.temperature is not None), default=None)
     return Finding(
-        "GpuThrottled",
-        f"GPU {worst} was slowed down in {slowed[worst]:.3g} of the readings of {len(recent)} steps to"
+        name="GpuThrottled",
+        evidence=f"GPU {worst} was slowed down in {slowed[worst]:.3g} of the readings of {len(recent)} steps to"
         f" {recent[-1].step}: by heat in {fmean(use.hot for use in uses):.3g}, by its power supply in"
         f" {fmean(use.braked for use in uses):.3g}"
         + (f"; it was up to {hottest:g} °C" if hottest is not None else "")
         + f"; limit {bounds.slowed:g}",
-        "All other GPUs wait for the slowest. Check cooling and power of its node (`nvidia-smi -q -d PERFORMANCE`), or"
-        " keep the job away from that node with scheduling.nodeSelector.",
+        advice="All other GPUs wait for the slowest. Check cooling and power of its node (`nvidia-smi -q -d"
+        " PERFORMANCE`), or keep the job away from that node with scheduling.nodeSelector.",
     )
 
 

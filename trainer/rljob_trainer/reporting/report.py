@@ -9,11 +9,10 @@ driver ─ end ────────────┘              ├─► Pr
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from rljob_api.control import Incident
+from rljob_api.control import Finding, Incident
 from rljob_api.foreign_text import said
 from rljob_api.sections import RLJob, Source, Wandb
 from rljob_api.sizing.topology import topology
@@ -21,7 +20,6 @@ from rljob_trainer.gpu_metrics import GpuUse, LostMetrics
 from rljob_trainer.metrics import Accuracy, LearnerMetrics, Publication
 from rljob_trainer.reporting.errors import TrackingError
 from rljob_trainer.reporting.events import FILE_NAME, EventLog, Lost, read_events, rewind
-from rljob_trainer.reporting.finding import Finding
 from rljob_trainer.reporting.measurements import chosen_samples, nonfinite_logprobs, step_metrics
 from rljob_trainer.reporting.phases import Phases
 from rljob_trainer.reporting.progress import ProgressHolder, RunProgress
@@ -155,7 +153,7 @@ class Report:
     def found(self, finding: Finding, step: int) -> None:
         """Report an anomaly."""
         log.warning("action=watch finding=%s evidence=%r advice=%r", finding.name, finding.evidence, finding.advice)
-        self._record(FindingRecord(**asdict(finding), time=self._now(), step=step))
+        self._record(FindingRecord(**finding.model_dump(), time=self._now(), step=step))
 
     def gpu_fault(self, finding: Finding) -> None:
         """Report an error of a GPU at once; it stands until this driver ends."""

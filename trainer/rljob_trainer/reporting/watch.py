@@ -6,12 +6,12 @@ and again only after it had ended, clearly within its limit (`watch_limits.py`).
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 from statistics import fmean, median
 
+from rljob_api.control import Finding
 from rljob_api.sections import Spec, Watch
-from rljob_trainer.reporting.finding import Finding
 from rljob_trainer.reporting.gpu_findings import throttled
 from rljob_trainer.reporting.records import StepRecord
 from rljob_trainer.reporting.watch_limits import Bounds, bounds, eased, eased_bounds
@@ -114,7 +114,7 @@ def with_checkpoint(finding: Finding, step: int, saved: Sequence[int], window: i
         if before
         else "No checkpoint from before is left; checkpoint.keep and checkpoint.interval decide that."
     )
-    return replace(finding, advice=f"{finding.advice} {known}")
+    return finding.model_copy(update={"advice": f"{finding.advice} {known}"})
 
 
 def reward_collapse(steps: Steps, limits: Watch) -> Finding | None:
@@ -126,11 +126,11 @@ def reward_collapse(steps: Steps, limits: Watch) -> Finding | None:
     if best - now <= limits.reward_drop * abs(best):
         return None
     return Finding(
-        "RewardCollapse",
-        f"mean reward of {span(last, limits)} is {now:.3g}, of {span(first, limits)} it was {best:.3g};"
+        name="RewardCollapse",
+        evidence=f"mean reward of {span(last, limits)} is {now:.3g}, of {span(first, limits)} it was {best:.3g};"
         f" watch.rewardDrop {limits.reward_drop:g}",
-        "Compare samples of both steps. Resume from a checkpoint before the fall, with a lower learning rate or a KL"
-        " penalty (algorithm.kl).",
+        advice="Compare samples of both steps. Resume from a checkpoint before the fall, with a lower learning rate or"
+        " a KL penalty (algorithm.kl).",
     )
 
 
@@ -143,11 +143,11 @@ def entropy_collapse(steps: Steps, limits: Watch) -> Finding | None:
     if now >= limits.entropy_share * before:
         return None
     return Finding(
-        "EntropyCollapse",
-        f"mean entropy of {span(last, limits)} is {now:.3g} nats, of the first {limits.window} steps it was"
+        name="EntropyCollapse",
+        evidence=f"mean entropy of {span(last, limits)} is {now:.3g} nats, of the first {limits.window} steps it was"
         f" {before:.3g}; watch.entropyShare {limits.entropy_share:g}",
-        "Samples of a group become alike and give no signal. Raise algorithm.clipHigh or algorithm.entropyCoefficient,"
-        " or lower the learning rate.",
+        advice="Samples of a group become alike and give no signal. Raise algorithm.clipHigh or"
+        " algorithm.entropyCoefficient, or lower the learning rate.",
     )
 
 
@@ -161,11 +161,11 @@ def gradient_spike(steps: Steps, limits: Watch) -> Finding | None:
     if last.grad_norm <= limits.gradient_spike * usual:
         return None
     return Finding(
-        "GradientSpike",
-        f"gradient norm of step {last.step} is {last.grad_norm:.3g}, the median of the {limits.window} steps before is"
-        f" {usual:.3g}; watch.gradientSpike {limits.gradient_spike:g}",
-        "Check the step's samples (debug.dumpRollouts keeps them) for very long or garbled ones, and for data with a"
-        " chat template already applied. training.optimizer.clipGrad limited the step.",
+        name="GradientSpike",
+        evidence=f"gradient norm of step {last.step} is {last.grad_norm:.3g}, the median of the {limits.window} steps"
+        f" before is {usual:.3g}; watch.gradientSpike {limits.gradient_spike:g}",
+        advice="Check the step's samples (debug.dumpRollouts keeps them) for very long or garbled ones, and for data"
+        " with a chat template already applied. training.optimizer.clipGrad limited the step.",
     )
 
 
@@ -178,10 +178,10 @@ def loss_diverging(steps: Steps, limits: Watch) -> Finding | None:
     if now - least <= limits.loss_rise:
         return None
     return Finding(
-        "LossDiverging",
-        f"mean |loss| of {span(last, limits)} is {now:.3g}, of {span(first, limits)} it was {least:.3g};"
+        name="LossDiverging",
+        evidence=f"mean |loss| of {span(last, limits)} is {now:.3g}, of {span(first, limits)} it was {least:.3g};"
         f" watch.lossRise {limits.loss_rise:g}",
-        "Lower the learning rate, or lengthen the warm-up. Check the data of these steps.",
+        advice="Lower the learning rate, or lengthen the warm-up. Check the data of these steps.",
     )
 
 
@@ -192,13 +192,13 @@ def non_finite(steps: Steps, limits: Watch) -> Finding | None:
     if sum(step.skipped for step in faulty) <= limits.non_finite:
         return None
     return Finding(
-        "NonFinite",
-        f"optimizer steps of steps {recent[0].step} to {recent[-1].step} that were skipped because a gradient was not"
-        f" finite: {sum(step.skipped for step in faulty)}, the first in step {faulty[0].step}, the last in step"
+        name="NonFinite",
+        evidence=f"optimizer steps of steps {recent[0].step} to {recent[-1].step} that were skipped because a gradient"
+        f" was not finite: {sum(step.skipped for step in faulty)}, the first in step {faulty[0].step}, the last in step"
         f" {faulty[-1].step}; {sum(step.skipped for step in steps)} in the whole run; watch.nonFinite"
         f" {limits.non_finite}",
-        "Check the step's samples (debug.dumpRollouts keeps them), and loss and gradient norm before it. Lower the"
-        " learning rate or lengthen the warm-up. Above training.optimizer.maxSkippedSteps the run fails.",
+        advice="Check the step's samples (debug.dumpRollouts keeps them), and loss and gradient norm before it. Lower"
+        " the learning rate or lengthen the warm-up. Above training.optimizer.maxSkippedSteps the run fails.",
     )
 
 
@@ -263,11 +263,11 @@ def engine_imbalance(steps: Steps, limits: Watch) -> Finding | None:
         return None
     idlest, least = totals.most_common()[-1]
     return Finding(
-        "EngineImbalance",
-        f"of {span(recent[-1], limits)}, {busiest} made {most} samples and {idlest} {least}; the mean of"
+        name="EngineImbalance",
+        evidence=f"of {span(recent[-1], limits)}, {busiest} made {most} samples and {idlest} {least}; the mean of"
         f" {len(totals)} engines is {usual:.4g}; watch.engineImbalance {limits.engine_imbalance:g}",
-        "A step waits for the busiest engine. Use another rollout.routerPolicy, or more and smaller engines; if one"
-        " engine is slow, look at its node and its log.",
+        advice="A step waits for the busiest engine. Use another rollout.routerPolicy, or more and smaller engines; if"
+        " one engine is slow, look at its node and its log.",
     )
 
 
@@ -281,11 +281,12 @@ def expert_collapse(steps: Steps, limits: Watch) -> Finding | None:
         return None
     entropies = list(means(steps, limits.window, lambda step: step.router_entropy))
     return Finding(
-        "ExpertCollapse",
-        f"load of the busiest expert (1: all experts of its layer get equally many tokens) of {span(last, limits)} is"
-        f" {now:.3g}, of the first {limits.window} steps it was {before:.3g}; the routers' entropy is"
-        f" {entropies[-1][1]:.3g} nats and was {entropies[0][1]:.3g}; watch.expertLoad {limits.expert_load:g}",
-        "Few experts do the work, and the ranks that hold the others wait. Set training.experts.balanceLoss, for"
+        name="ExpertCollapse",
+        evidence="load of the busiest expert (1: all experts of its layer get equally many tokens) of"
+        f" {span(last, limits)} is {now:.3g}, of the first {limits.window} steps it was {before:.3g}; the routers'"
+        f" entropy is {entropies[-1][1]:.3g} nats and was {entropies[0][1]:.3g};"
+        f" watch.expertLoad {limits.expert_load:g}",
+        advice="Few experts do the work, and the ranks that hold the others wait. Set training.experts.balanceLoss, for"
         " example to 0.001, or biasUpdateRate if the routers have a bias, or lower the learning rate.",
     )
 
@@ -311,10 +312,10 @@ def staleness(steps: Steps, limits: Watch, bounds: Bounds) -> Finding | None:
     last = steps[-1]
     if last.max_staleness is not None and last.max_staleness > bounds.oldest:
         return Finding(
-            "Staleness",
-            f"the oldest token of step {last.step} was made by weights that are {last.max_staleness} steps old;"
-            f" rollout.async.maxStaleness {bounds.oldest:g}",
-            "Samples of that age should have been dropped, so this is a bug: please report it. Keep the rollouts"
+            name="Staleness",
+            evidence=f"the oldest token of step {last.step} was made by weights that are {last.max_staleness} steps"
+            f" old; rollout.async.maxStaleness {bounds.oldest:g}",
+            advice="Samples of that age should have been dropped, so this is a bug: please report it. Keep the rollouts"
             " (debug.dumpRollouts), whose `version` and `carried` name the weights of each token.",
         )
     return above(
@@ -340,11 +341,11 @@ def data_wait(steps: Steps, limits: Watch, bounds: Bounds) -> Finding | None:
     waited = fmean(step.data_wait_seconds for step in recent)
     trained = fmean(step.phase_seconds.get("train", 0.0) for step in recent)
     return Finding(
-        "DataWait",
-        f"share of {span(last, limits)} for which the learner waited for samples is {share:.3g}: {waited:.3g} s of a"
-        f" step, in which it trained for {trained:.3g} s; watch.dataWait {bounds.data_wait:g}",
-        "Engines are slower than the learner. Use more rollout.engines, move GPUs from the learner to engines, or"
-        " sample shorter or fewer responses. If they share GPUs, use rollout.async; if single responses are long,"
+        name="DataWait",
+        evidence=f"share of {span(last, limits)} for which the learner waited for samples is {share:.3g}: {waited:.3g}"
+        f" s of a step, in which it trained for {trained:.3g} s; watch.dataWait {bounds.data_wait:g}",
+        advice="Engines are slower than the learner. Use more rollout.engines, move GPUs from the learner to engines,"
+        " or sample shorter or fewer responses. If they share GPUs, use rollout.async; if single responses are long,"
         " rollout.async.partial.",
     )
 
@@ -384,7 +385,9 @@ def above(
     if not windows or windows[-1][1] <= limit:
         return None
     last, now = windows[-1]
-    return Finding(name, f"{what} of {span(last, limits)} is {now:.3g}; {field_name} {limit:g}", advice)
+    return Finding(
+        name=name, evidence=f"{what} of {span(last, limits)} is {now:.3g}; {field_name} {limit:g}", advice=advice
+    )
 
 
 def means(steps: Steps, window: int, value: Callable[[StepRecord], float | None]) -> Iterator[tuple[StepRecord, float]]:

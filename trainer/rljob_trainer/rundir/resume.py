@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from rljob_api.control import Finding
 from rljob_api.sections import Checkpoint as Wish
 from rljob_api.sections import Resume
 from rljob_trainer import private_files
 from rljob_trainer.reporting import events
-from rljob_trainer.reporting.finding import Finding
 from rljob_trainer.rundir import journal, rollout_files
 from rljob_trainer.rundir.atomic_files import write_atomically
 from rljob_trainer.rundir.checkpoints import (

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from rljob_api.control import Finding
 from rljob_api.reading.manifest import parse
 from rljob_api.sections import Placement
 from rljob_api.sizing.parallel_layout import ParallelLayout
@@ -21,7 +22,6 @@ from rljob_trainer.assembly.weight_transport import ranks_beside
 from rljob_trainer.learners.copies import UnequalCopy
 from rljob_trainer.learners.link_report import Link, LinkReport
 from rljob_trainer.learners.rank_calls import Rank
-from rljob_trainer.reporting.finding import Finding
 from rljob_trainer.sync.layout import TensorSpec
 from rljob_trainer.sync.learner_link import LearnerLink
 from rljob_trainer.sync.rank_calls import WritingRank

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rljob_api.control import Finding
 from rljob_api.sections import Watch
 from rljob_doctor.catalogue import catalogue
 from rljob_doctor.known import known_failure
@@ -14,7 +15,6 @@ from rljob_trainer.gpu_metrics import GpuUse
 from rljob_trainer.gpus.monitor import GpuMonitor
 from rljob_trainer.gpus.readings import Looked, Reading, Xid
 from rljob_trainer.reporting.events import read_events
-from rljob_trainer.reporting.finding import Finding
 from rljob_trainer.reporting.gpu_findings import ecc_finding, throttled, xid_finding
 from rljob_trainer.reporting.records import FindingRecord, StepRecord
 from rljob_trainer.reporting.tensorboard import scalars
