@@ -1,12 +1,15 @@
 """The values that flow through the loop: prompts, samples, groups. Plain and frozen; no torch, no I/O.
 
-Axes: G samples of one prompt, T tokens.
+Axes: G samples of one prompt, T tokens, L layers, K experts of a token in a layer.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +62,9 @@ class Sample:
     """not trained on, although its reward counts in its group"""
     carried: tuple[tuple[int, int], ...] = ()
     """(version, tokens) of its parts, where it was carried over publications; empty: `version` made all of it"""
-    experts: str = ""
-    """experts of each layer for the first tokens of prompt and response: int32 [T, L x K] in base64, as the engine saw
-    them last; empty: nobody asked"""
+    experts: npt.NDArray[np.int16] | None = field(default=None, compare=False)
+    """experts of each layer for the first tokens of prompt and response: [T x L x K], from the last request; None: not
+    requested"""
 
     @property
     def own_T(self) -> tuple[bool, ...]:

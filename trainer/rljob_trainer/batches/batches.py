@@ -3,7 +3,6 @@
 Axes: G samples of one prompt, T response tokens of one sample.
 """
 
-import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -113,10 +112,11 @@ def experts_of(sample: Sample, choices: int) -> npt.NDArray[np.int16]:
 
     Raises ValueError where it does not say, or speaks of another model.
     """
-    given = np.frombuffer(base64.b64decode(sample.experts), np.int32)
-    if not len(given) or len(given) % choices:
+    given = sample.experts
+    if given is None or len(given) % choices:
+        number = 0 if given is None else len(given)
         raise ValueError(
-            f"engine {sample.engine} returned {len(given)} experts for a sample, which is no multiple of the {choices}"
+            f"engine {sample.engine} returned {number} experts for a sample, which is no multiple of the {choices}"
             " that each of its tokens is sent to"
         )
-    return given.reshape(-1, choices).astype(np.int16)
+    return given.reshape(-1, choices)

@@ -1,10 +1,10 @@
 """From scored groups to optimizer steps."""
 
-import base64
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -222,12 +222,12 @@ def test_an_algorithm_is_given_rewards_lengths_penalties_and_values_of_each_grou
         np.testing.assert_array_equal(outcome.values_G, values_G)
 
 
-def told(experts: list[list[int]]) -> str:
-    """Return the experts of each token in the words of SGLang."""
-    return base64.b64encode(np.asarray(experts, np.int32).tobytes()).decode()
+def told(experts: list[list[int]]) -> npt.NDArray[np.int16]:
+    """Return the experts of each token as an engine's answer has them."""
+    return np.asarray(experts, np.int16).reshape(-1)
 
 
-def with_experts(*given: str) -> ScoredGroup:
+def with_experts(*given: npt.NDArray[np.int16] | None) -> ScoredGroup:
     """Return a group of as many samples, each of two tokens after a prompt of three."""
     plain = scored("0:0", tuple(float(number) for number in range(len(given))))
     samples = tuple(replace(plain.group.samples_G[0], experts=each) for each in given)
@@ -243,12 +243,12 @@ def test_experts_of_a_rollout_stand_beside_their_tokens():
 
 
 def test_without_the_field_nobody_looks_at_experts():
-    (step,) = batches()((with_experts(told([[0, 3]]), "no base64"),))
+    (step,) = batches()((with_experts(told([[0, 3]]), None),))
     assert step.micro_batches_by_rank[0][0].experts_TC is None
 
 
-@pytest.mark.parametrize(("given", "number"), [("", 0), (told([[1, 2, 3]]), 3)])
-def test_an_engine_that_does_not_say_all_experts_is_named(given: str, number: int):
+@pytest.mark.parametrize(("given", "number"), [(None, 0), (told([[1, 2, 3]]), 3)])
+def test_an_engine_that_does_not_say_all_experts_is_named(given: npt.NDArray[np.int16] | None, number: int):
     with pytest.raises(ValueError, match=f"engine engine-0 returned {number} experts .* multiple of the 2"):
         batches(choices=2)((with_experts(given, given),))
 
