@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, cast
@@ -29,6 +30,7 @@ import yaml
 from gpu_runs import Bench
 from learner_gpu import TINY, loads
 
+from rljob_api.control import Incident
 from rljob_api.reading.manifest import load
 from rljob_api.sections import Spec
 from rljob_trainer.algorithms import factory
@@ -38,6 +40,7 @@ from rljob_trainer.data.tokenizer import load_config
 from rljob_trainer.engines.actor.server import EngineServer
 from rljob_trainer.engines.client import EngineClient, TokenRequest, open_session
 from rljob_trainer.engines.command import EngineCommand, engine_command
+from rljob_trainer.engines.health import Health
 from rljob_trainer.engines.pool import EnginePool
 from rljob_trainer.engines.served import Served
 from rljob_trainer.learners.config import LearnerConfig
@@ -81,12 +84,13 @@ class LocalHost:
 
     node: str | None = HOST
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, command: EngineCommand, log: Path) -> None:
+        self._command = command
         self._server = EngineServer(ENGINE, log, HOST)
 
-    async def start(self, command: EngineCommand, timeout_s: float) -> Served:
+    async def start(self, timeout_s: float) -> Served:
         """Start it. Raises EngineStartError."""
-        return await asyncio.to_thread(self._server.start, command, timeout_s)
+        return await asyncio.to_thread(self._server.start, self._command, timeout_s)
 
     async def wait(self) -> ProcessExit:
         """Return how it ended."""
@@ -196,15 +200,15 @@ class Scene:
         bucket = spec.weight_sync.bucket_mib * 2**20
         transport = Ipc(LearnerLink(learner), self.rank.specs, bucket, {ENGINE: (0,)})
         self.publisher = Publisher(transport, PUBLICATION_S)
+        command = engine_command(spec, model, 2, os.environ.get("PYTHONPATH", ""), out)
         self.pool = EnginePool(
             names=[ENGINE],
-            host=lambda name: LocalHost(out / "engine.log"),
-            command=engine_command(spec, model, 2, os.environ.get("PYTHONPATH", ""), out),
+            host=lambda name: LocalHost(command, out / "engine.log"),
+            health=lambda name: Health(name, self._note_incident),
+            client=partial(EngineClient, self.session),
             routing=NoRouting(),
-            session=self.session,
             settings=pool_settings(spec),
             catch_up=self.publisher.catch_up,
-            on_incident=lambda incident: self.memory.note(f"incident: {incident.cause} {incident.detail}"),
             turns=InTurns(learner) if config.leaves else None,
         )
         stack.callback(lambda: self.background.run(self.pool.stop(), 60))
@@ -214,6 +218,9 @@ class Scene:
         self.sharing = GpuSharing(self.weights, self.pool, self.background)
         self.memory.note("engine started")
         self.publish(0)
+
+    def _note_incident(self, incident: Incident, cause: str) -> None:
+        self.memory.note(f"incident: {cause} {incident.error}")
 
     def publish(self, version: int) -> None:
         """Publish, verified. Raises RuntimeError if the engine does not serve these weights afterwards."""

@@ -17,6 +17,7 @@ import ray
 
 from rljob_trainer.batches.batches import StepBatch
 from rljob_trainer.batches.packing import Packing, TrainingSequence, pack
+from rljob_trainer.engines import memory
 from rljob_trainer.engines.actor.weight_copy import HELD, WEIGHTS
 from rljob_trainer.engines.command import ANY_SITE, CPU_SITE
 from rljob_trainer.engines.weight_offer import WeightFiles
@@ -125,8 +126,8 @@ def test_an_engine_that_answers_gives_its_memory_back_when_it_is_idle(fleet: Fle
         while not any([await client.num_requests(10) for client in clients]):
             assert not answers.done()
             await asyncio.sleep(0.01)
-        await fleet.pool.release_memory()  # SGLang ends at once when it is asked too early
-        await fleet.pool.resume_memory()
+        await fleet.pool.hold(memory.NOTHING)  # SGLang ends at once when it is asked too early
+        await fleet.pool.hold(memory.ALL)
         return len(await answers)
 
     generations = [engine.generation for engine in fleet.engines()]
@@ -188,9 +189,9 @@ def test_a_restarted_engine_gets_no_request_until_it_holds_the_current_weights(f
     fleet.publish(version)
     answers = fleet.generate(tokens=4, requests=8)
     assert {(answer.engine, answer.version) for answer in answers} == {(name, version) for name in NAMES}
-    incident = fleet.incidents[-1]
-    assert (incident.engine, incident.cause) == (NAMES[0], "ProcessExited")
-    assert 0 < (incident.rerouted_s or 0) < (incident.returned_s or 0)
+    incident, cause = fleet.incidents[-1]
+    assert (incident.engine, cause) == (NAMES[0], "ProcessExited")
+    assert 0 < (incident.reroute_seconds or 0) < (incident.return_seconds or 0)
 
 
 def test_a_hung_engine_is_left_behind_and_the_others_get_the_weights(fleet: Fleet) -> None:
@@ -297,7 +298,7 @@ def test_an_added_engine_serves_verified_weights_and_one_that_goes_answers_its_l
     assert all(gone(pid) for pid in pids)
     assert FreeReservation.left == gone_before + 1
     assert set(fleet.publish(next_version(fleet)).engines) == set(NAMES)
-    assert "engine-2" not in {incident.engine for incident in fleet.incidents}
+    assert "engine-2" not in {incident.engine for incident, _ in fleet.incidents}
 
 
 SHARED = Path("/dev/shm")

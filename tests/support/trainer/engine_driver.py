@@ -16,8 +16,8 @@ from support.trainer.fleet import HOST, NAMES, START_S, FreeReservation, cpu_job
 async def main(checkpoint: Path, directory: Path) -> list[RayHost]:
     """Print the pids of servers and actors in one line of JSON when the engines are ready; return who holds them."""
     command = engine_command(cpu_job(checkpoint).spec, checkpoint, threads=1)
-    hosts = [RayHost(name, directory / f"{name}.log", HOST, FreeReservation()) for name in NAMES]
-    served = await asyncio.gather(*(host.start(command, START_S) for host in hosts))
+    hosts = [RayHost(name, command, directory / f"{name}.log", HOST, FreeReservation()) for name in NAMES]
+    served = await asyncio.gather(*(host.start(START_S) for host in hosts))
     actors = [await host.actor_pid() for host in hosts]
     sys.stdout.write(json.dumps({"servers": [each.pid for each in served], "actors": actors}) + "\n")
     sys.stdout.flush()

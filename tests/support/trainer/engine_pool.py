@@ -4,22 +4,30 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, cast
 
+from rljob_api.control import Incident
 from rljob_trainer.engines.client import EngineClient, EngineError
-from rljob_trainer.engines.command import EngineCommand
-from rljob_trainer.engines.pool import EnginePool
-from rljob_trainer.engines.records import Incident, PoolSettings
+from rljob_trainer.engines.health import Health
+from rljob_trainer.engines.pool import EnginePool, PoolSettings
 from rljob_trainer.engines.served import EngineStartError, Served
 from rljob_trainer.metrics import Publication
 from rljob_trainer.processes.kept_process import ProcessExit
 from support.trainer import virtual_time
 from support.trainer.http_answers import HttpAnswers
 
-COMMAND = EngineCommand({}, {}, key="a key")
+KEY = "a key"
 EPOCH = 1_700_000_000.0
 """unix time when the loop's clock says 0 [s]"""
 PROBE_S = 10.0
 SETTINGS = PoolSettings(3, probe_interval_s=PROBE_S, probe_timeout_s=1.5, start_timeout_s=90.0)
 Engines = Sequence[EngineClient]
+
+
+def now() -> float:
+    """Return unix time by the running loop's clock, which has not begun before there is a loop."""
+    try:
+        return EPOCH + asyncio.get_running_loop().time()
+    except RuntimeError:
+        return EPOCH
 
 
 class FakeHost:
@@ -31,17 +39,17 @@ class FakeHost:
         self.left = 0
         self.fails: str | None = None
         self.node: str | None = None
-        self.started_with: tuple[EngineCommand, float] | None = None
+        self.timeout_s: float | None = None
         self.room = asyncio.Event()
         self.room.set()
         self.ended = asyncio.Event()
         self.failed_at = 0.0
 
-    async def start(self, command: EngineCommand, timeout_s: float) -> Served:
+    async def start(self, timeout_s: float) -> Served:
         await self.room.wait()
         self.node = "10.0.0.1"
         self.starts += 1
-        self.started_with = (command, timeout_s)
+        self.timeout_s = timeout_s
         self.happened.append(f"start {self.name}")
         if self.fails:
             raise EngineStartError(self.fails)
@@ -63,7 +71,7 @@ class FakeHost:
 
     def crash(self) -> None:
         """End the server by itself, now."""
-        self.failed_at = EPOCH + asyncio.get_running_loop().time()
+        self.failed_at = now()
         self.ended.set()
 
 
@@ -94,8 +102,9 @@ class Scene:
         self.happened: list[str] = []
         self.hosts: dict[str, FakeHost] = {}
         self.router = FakeRouter(self.happened)
-        self.http = HttpAnswers({"/v1/loads?include=core": {"loads": []}}, key=COMMAND.key)
+        self.http = HttpAnswers({"/v1/loads?include=core": {"loads": []}}, key=KEY)
         self.incidents: list[Incident] = []
+        self.causes: list[str] = []
         self.version: int | None = None
         self.held: dict[str, int] = {}
         """by the url of a process: the weights that it was verified to hold"""
@@ -105,13 +114,11 @@ class Scene:
         self.pool = EnginePool(
             "ab",
             self._host,
-            COMMAND,
+            lambda name: Health(name, self._report, now),
+            lambda name, url: EngineClient(cast(Any, self.http), name, url, KEY),
             self.router,
-            cast(Any, self.http),
             settings,
-            catch_up=self.catch_up,
-            on_incident=self.incidents.append,
-            now=lambda: EPOCH + asyncio.get_running_loop().time(),
+            self.catch_up,
         )
 
     async def publish(self, version: int, failed: dict[str, str] | None = None) -> Publication:
@@ -139,6 +146,10 @@ class Scene:
         async with asyncio.timeout(5):
             while not holds():
                 await asyncio.sleep(0.001)
+
+    def _report(self, incident: Incident, cause: str) -> None:
+        self.incidents.append(incident)
+        self.causes.append(cause)
 
     def _host(self, name: str) -> FakeHost:
         self.hosts[name] = FakeHost(name, self.happened)

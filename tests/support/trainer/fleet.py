@@ -14,14 +14,15 @@ import psutil
 import pytest
 import ray
 
+from rljob_api.control import EngineStatus, Incident
 from rljob_api.sections import Quantization, Replay, RLJob, RouterPolicy
 from rljob_trainer.assembly.engine_weights import quantised, quantization_config
 from rljob_trainer.engines.client import Continuation, EngineClient, EngineError, TokenRequest, open_session
 from rljob_trainer.engines.command import engine_command
+from rljob_trainer.engines.health import Health
 from rljob_trainer.engines.key import new_key
-from rljob_trainer.engines.pool import EnginePool
+from rljob_trainer.engines.pool import EnginePool, PoolSettings
 from rljob_trainer.engines.ray_host import ActorPlacement, RayHost
-from rljob_trainer.engines.records import EngineSnapshot, Incident, PoolSettings
 from rljob_trainer.engines.router import Router, RouterSettings
 from rljob_trainer.metrics import Publication
 from rljob_trainer.processes.background import Background
@@ -96,7 +97,8 @@ class Fleet:
         self.background = Background()
         self.background.__enter__()
         self.learner = ThreadLearner(checkpoint, key_value_heads=2, how=quantised(spec, checkpoint))
-        self.incidents: list[Incident] = []
+        self.incidents: list[tuple[Incident, str]] = []
+        """with their causes"""
         self.session: aiohttp.ClientSession = self.run(_session(), 10)
         self.broadcast = Broadcast(self.learner, self.learner.specs, "gloo", 1, bucket_bytes=100_000)
         self.disk = Disk(self.learner, directory / "weights")
@@ -110,19 +112,19 @@ class Fleet:
         self.key = new_key()
         self.router = Router(settings, directory / "router.log", self.session, HOST, self.key)
         command = engine_command(spec, checkpoint, threads=1, quantization_config=quantization_config(spec, checkpoint))
+        self._command = replace(command, key=self.key)
         self.pool = EnginePool(
             names=names,
             host=self._host,
-            command=replace(command, key=self.key),
+            health=lambda name: Health(name, lambda incident, cause: self.incidents.append((incident, cause))),
+            client=lambda name, url: EngineClient(self.session, name, url, self.key),
             routing=self.router,
-            session=self.session,
             settings=PoolSettings(3, probe_interval_s=0.5, probe_timeout_s=5.0, start_timeout_s=START_S),
             catch_up=self.publisher.catch_up,
-            on_incident=self.incidents.append,
         )
 
     def _host(self, name: str) -> RayHost:
-        self.hosts[name] = RayHost(name, self.log(name), HOST, FreeReservation())
+        self.hosts[name] = RayHost(name, self._command, self.log(name), HOST, FreeReservation())
         return self.hosts[name]
 
     def log(self, name: str) -> Path:
@@ -186,10 +188,10 @@ class Fleet:
         generation = self.engine(name).generation + 1
         self.run(_call(lambda: self.pool.restart(name, generation)), 5)
 
-    def engines(self) -> tuple[EngineSnapshot, ...]:
+    def engines(self) -> tuple[EngineStatus, ...]:
         return self.pool.snapshot()
 
-    def engine(self, name: str) -> EngineSnapshot:
+    def engine(self, name: str) -> EngineStatus:
         return next(engine for engine in self.engines() if engine.name == name)
 
     def listed(self) -> list[str]:

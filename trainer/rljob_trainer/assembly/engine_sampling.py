@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from rljob_api import control
+from rljob_api.control import EngineStatus
 from rljob_api.sections import Async
 from rljob_trainer.assembly.fleet import Fleet, start_fleet
 from rljob_trainer.assembly.foundation import Foundation
@@ -22,7 +23,6 @@ from rljob_trainer.engines.client import Generates
 from rljob_trainer.engines.gate import Gate
 from rljob_trainer.engines.generation import RouterGenerator
 from rljob_trainer.engines.placement import Slots
-from rljob_trainer.engines.records import EngineSnapshot
 from rljob_trainer.generator import Generator
 from rljob_trainer.learners.group import LearnerGroup
 from rljob_trainer.parts import Evaluation, Sampled, Weights
@@ -85,7 +85,7 @@ class EngineSampling:
         """Return when router and engines have started. Raises EngineStartError."""
         self.fleet.started.result(self.foundation.spec.recovery.start_timeout_seconds + START_MARGIN_S)
 
-    def engines(self) -> Sequence[EngineSnapshot]:
+    def engines(self) -> Sequence[EngineStatus]:
         """Return the state of each engine."""
         return self.fleet.pool.snapshot()
 

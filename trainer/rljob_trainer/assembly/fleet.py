@@ -1,6 +1,6 @@
 """The third stage, its engines: router and pool, started together and connected to orders, reports and weights.
 
-order book ─► PoolCommands ─► EnginePool ─► IncidentReporter ─► status and report
+order book ─► PoolCommands ─► EnginePool ─► Health ─► status and report
                                   └──────► CatchUp ─► publisher
 """
 
@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 
 import aiohttp
 import ray
@@ -18,10 +19,10 @@ from rljob_trainer.assembly.engine_weights import quantization_config
 from rljob_trainer.assembly.foundation import Foundation
 from rljob_trainer.assembly.settings import pool_settings, router_settings
 from rljob_trainer.assembly.stages import Material
-from rljob_trainer.control.incidents import IncidentReporter
 from rljob_trainer.engines import placement
 from rljob_trainer.engines.client import EngineClient, RouterClient, open_session
 from rljob_trainer.engines.command import EngineCommand, engine_command
+from rljob_trainer.engines.health import Health, Report
 from rljob_trainer.engines.key import new_key
 from rljob_trainer.engines.placement import Slots
 from rljob_trainer.engines.pool import EnginePool
@@ -76,13 +77,12 @@ def start_fleet(foundation: Foundation, material: Material, slots: Slots) -> Fle
     hosts: dict[str, RayHost] = {}
     pool = EnginePool(
         names=tuple(engine.name for engine in foundation.topology.engines),
-        host=_hosts(foundation, slots, hosts),
-        command=replace(_command(foundation, material), key=key),
+        host=_hosts(foundation, replace(_command(foundation, material), key=key), slots, hosts),
+        health=partial(Health, report=_report(foundation)),
+        client=partial(EngineClient, session, key=key),
         routing=router,
-        session=session,
         settings=pool_settings(spec),
         catch_up=catch_up,
-        on_incident=IncidentReporter(foundation.status_store, foundation.report.incident),
         turns=turns,
     )
     foundation.commands.connect(pool)
@@ -102,7 +102,9 @@ def _command(foundation: Foundation, material: Material) -> EngineCommand:
     )
 
 
-def _hosts(foundation: Foundation, slots: Slots, made: dict[str, RayHost]) -> Callable[[str], RayHost]:
+def _hosts(
+    foundation: Foundation, command: EngineCommand, slots: Slots, made: dict[str, RayHost]
+) -> Callable[[str], RayHost]:
     """Return what makes the host of an engine: on the slots reserved for it, or for a new engine on further ones.
 
     The hosts are noted in `made`.
@@ -113,10 +115,18 @@ def _hosts(foundation: Foundation, slots: Slots, made: dict[str, RayHost]) -> Ca
     def host(name: str) -> RayHost:
         reservation = reserved.pop(name, None) or placement.engine_reservation(topology, device)
         log_file = foundation.directory / control.ENGINE_LOG.format(engine=name)
-        made[name] = RayHost(name, log_file, None, reservation)
+        made[name] = RayHost(name, command, log_file, None, reservation)
         return made[name]
 
     return host
+
+
+def _report(foundation: Foundation) -> Report:
+    def report(incident: control.Incident, cause: str) -> None:
+        foundation.status_store.report(incident)
+        foundation.report.incident(incident, cause)
+
+    return report
 
 
 async def _session() -> aiohttp.ClientSession:

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rljob_api.control import EngineStatus
 from rljob_trainer.assembly.foundation import Foundation
 from rljob_trainer.assembly.null_parts import NoEngines, NoGpuSharing
 from rljob_trainer.assembly.stages import Learning, Material
@@ -16,7 +17,6 @@ from rljob_trainer.data.render import Renderer, SftResponse
 from rljob_trainer.data.rows import Row
 from rljob_trainer.data.tokenizer import load_tokenizer
 from rljob_trainer.engines.placement import Slots
-from rljob_trainer.engines.records import EngineSnapshot
 from rljob_trainer.parts import Evaluation, Sampled
 from rljob_trainer.rollouts.evaluation import NoHeldOut
 from rljob_trainer.rollouts.recorded import Replay
@@ -29,7 +29,7 @@ class NoFleet:
     def wait_until_ready(self) -> None:
         """Return at once."""
 
-    def engines(self) -> Sequence[EngineSnapshot]:
+    def engines(self) -> Sequence[EngineStatus]:
         """Return no engine."""
         return ()
 

@@ -17,7 +17,7 @@ from rljob_trainer.cadence import Cadence, Updates
 from rljob_trainer.conversations import factory as conversations
 from rljob_trainer.data.prompt_scheduler import Lead
 from rljob_trainer.engines.command import NCCL, cuda_debugging
-from rljob_trainer.engines.records import PoolSettings
+from rljob_trainer.engines.pool import PoolSettings
 from rljob_trainer.engines.router import RouterSettings
 from rljob_trainer.learners.config import CriticSettings, LearnerConfig, LossSettings
 from rljob_trainer.processes.kernel_archive import archive_of

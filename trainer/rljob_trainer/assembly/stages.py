@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from rljob_api.control import EngineStatus
 from rljob_trainer.algorithms.algorithm import Algorithm
 from rljob_trainer.batches.token_values import SharedGpus
 from rljob_trainer.data.dataset import Dataset
@@ -16,7 +17,6 @@ from rljob_trainer.data.prompt_scheduler import PromptScheduler
 from rljob_trainer.data.prompts import PromptStream
 from rljob_trainer.engines.placement import Slots
 from rljob_trainer.engines.pool import EnginePool
-from rljob_trainer.engines.records import EngineSnapshot
 from rljob_trainer.learners.group import LearnerGroup
 from rljob_trainer.parts import Sampled, Trained, Weights
 from rljob_trainer.rundir.checkpoints import Found
@@ -53,7 +53,7 @@ class Sampling(Protocol):
     def wait_until_ready(self) -> None:
         """Return when it has started. Raises EngineStartError."""
 
-    def engines(self) -> Sequence[EngineSnapshot]:
+    def engines(self) -> Sequence[EngineStatus]:
         """Return the state of each engine."""
 
     def watchers(self) -> Sequence[Awaitable[None]]:

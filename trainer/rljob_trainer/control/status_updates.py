@@ -4,14 +4,11 @@ Phase and heartbeat are not copied here. The main thread sets them itself, so a 
 """
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from rljob_api import control
 from rljob_trainer.control.status_store import StatusStore
-from rljob_trainer.engines.records import EngineSnapshot
-from rljob_trainer.processes.kept_process import LOG_FOLLOWS
 from rljob_trainer.reporting.losses import Losses
 from rljob_trainer.reporting.progress import RunProgress
 from rljob_trainer.reporting.records import EvaluationRecord
@@ -26,11 +23,10 @@ class StatusUpdater:
     status_store: StatusStore
     progress: Callable[[], RunProgress]
     findings: Callable[[], Sequence[control.Finding]]
-    engines: Callable[[], Sequence[EngineSnapshot]]
+    engines: Callable[[], Sequence[control.EngineStatus]]
     count_engines: Callable[[dict[str, int]], None]
     """is called with the number of engines in each state"""
     losses: Losses = field(default_factory=Losses)
-    clock: Callable[[], float] = time.time
 
     async def run(self) -> None:
         """Update until cancelled."""
@@ -40,9 +36,8 @@ class StatusUpdater:
 
     def update(self) -> None:
         """Update the status store now."""
-        progress, status = self.progress(), self.status_store.status
-        engines = engines_of(self.engines(), status.engines, self.clock())
-        changes = changes_to(status, progress, self.findings(), engines, self.losses)
+        engines = tuple(self.engines())
+        changes = changes_to(self.status_store.status, self.progress(), self.findings(), engines, self.losses)
         if changes:
             self.status_store.update(**changes)
         if "engines" in changes:
@@ -66,30 +61,6 @@ def changes_to(
         "waited_seconds": float(int(losses.waited_s)),
     }
     return {name: value for name, value in now.items() if value != getattr(status, name)}
-
-
-def engines_of(
-    snapshots: Sequence[EngineSnapshot], before: Sequence[control.EngineStatus], now: float
-) -> tuple[control.EngineStatus, ...]:
-    """Return the engines in the protocol's words; one that changed its state or process did so just now."""
-    known = {engine.name: engine for engine in before}
-    return tuple(_engine(snapshot, known.get(snapshot.name), now) for snapshot in snapshots)
-
-
-def _engine(snapshot: EngineSnapshot, before: control.EngineStatus | None, now: float) -> control.EngineStatus:
-    unchanged = before is not None and (before.state, before.generation) == (snapshot.state, snapshot.generation)
-    return control.EngineStatus(
-        name=snapshot.name,
-        state=control.EngineState(snapshot.state),
-        since=before.since if before is not None and unchanged else now,
-        generation=snapshot.generation,
-        version=snapshot.version,
-        restarts=snapshot.restarts,
-        last_error=snapshot.last_error.partition(LOG_FOLLOWS)[0] or None,
-        url=snapshot.url,
-        pid=snapshot.pid,
-        node=snapshot.node,
-    )
 
 
 def progress_of(progress: RunProgress) -> control.Progress:

@@ -1,9 +1,10 @@
-"""The GPU memory of a colocated engine, part by part: what it gives up while the learner trains, and takes back."""
+"""The GPU memory of colocated engines, part by part: what they give up while the learner trains, and take back."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from rljob_trainer.engines.client import EngineClient
+from rljob_trainer.engines.client import EngineClient, each
 
 Parts = frozenset[str]
 """of an engine's memory, by SGLang's names (`GPU_MEMORY_ALL_TYPES` of 0.5.17)"""
@@ -41,9 +42,26 @@ class Together:
         """Keep it."""
 
 
-async def change(engine: EngineClient, held: Parts, wanted: Parts) -> None:
-    """Let an engine that holds some parts of its memory hold others. Raises EngineError."""
-    if released := held - wanted:
-        await engine.release_memory(released, DEADLINE_S)
-    if resumed := wanted - held:
-        await engine.resume_memory(resumed, DEADLINE_S)
+class Residency:
+    """Which parts of its GPU memory each engine has."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, Parts] = {}
+        """by the engine's name"""
+
+    def started(self, engine: str) -> None:
+        """Note that a new process of an engine has all parts."""
+        self._held[engine] = ALL
+
+    async def hold(self, engines: Sequence[EngineClient], wanted: Parts) -> dict[str, str]:
+        """Let engines have these parts and no others; return the failures by name."""
+        _, failed = await each({engine.name: self._change(engine, wanted) for engine in engines})
+        return failed
+
+    async def _change(self, engine: EngineClient, wanted: Parts) -> None:
+        held = self._held[engine.name]
+        if released := held - wanted:
+            await engine.release_memory(released, DEADLINE_S)
+        if resumed := wanted - held:
+            await engine.resume_memory(resumed, DEADLINE_S)
+        self._held[engine.name] = wanted

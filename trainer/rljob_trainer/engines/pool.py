@@ -1,24 +1,22 @@
 """All engines of a run and the router: starts them, watches them, takes the dead out of service, brings restarted ones
 back, adds new ones and lets some go. Everything runs in the driver's background loop.
 
-The shell around `lifecycle.py`: what an engine's state becomes is decided there; this module makes the router list
-exactly the serving engines, and reports incidents. Whether a dead engine is restarted is decided elsewhere.
+The shell around `lifecycle.py`: what an engine's state becomes is decided there, and this module makes the router list
+exactly the serving engines. `health.py` keeps what is reported of each, `memory.py` which GPU memory it has. Whether a
+dead engine is restarted is decided elsewhere.
 """
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-import aiohttp
-
+from rljob_api.control import EngineState, EngineStatus
 from rljob_trainer.engines import lifecycle, memory
 from rljob_trainer.engines.client import EngineClient, EngineError, each
-from rljob_trainer.engines.command import EngineCommand
-from rljob_trainer.engines.records import EngineSnapshot, Incident, PoolSettings
+from rljob_trainer.engines.health import Health, without_log
 from rljob_trainer.engines.scaling import Member, joining, leaving
 from rljob_trainer.engines.served import EngineStartError, Served
 from rljob_trainer.metrics import Publication
@@ -35,9 +33,9 @@ EXIT_S = 1.0
 
 
 class Host(Protocol):
-    """Where one engine's server runs, see `ray_host.RayHost`."""
+    """Where one engine's server runs: a `ray_host.RayHost`, or a fake of tests, which have no Ray."""
 
-    async def start(self, command: EngineCommand, timeout_s: float) -> Served:
+    async def start(self, timeout_s: float) -> Served:
         """Start the server; raise EngineStartError."""
 
     async def wait(self) -> ProcessExit:
@@ -55,32 +53,39 @@ class Host(Protocol):
 
 
 class Routing(Protocol):
-    """Who gets requests, see `router.Router`. Both are done when they return, and raise EngineError."""
+    """Who gets requests: a `router.Router`, or a fake of tests. Both are done when they return. Raises EngineError."""
 
     async def add(self, url: str) -> None: ...
 
     async def remove(self, url: str) -> None: ...
 
 
-class CatchUp(Protocol):
-    """Brings the current weights to engines that missed them, see `sync.publisher.Publisher.catch_up`."""
+CatchUp = Callable[[Sequence[EngineClient]], Coroutine[Any, Any, Publication | None]]
+"""brings the current weights to engines that missed them; returns None when it cannot be done now: the next publication
+will do it"""
 
-    async def __call__(self, engines: Sequence[EngineClient]) -> Publication | None:
-        """Return None when it cannot be done now; the next publication will do it."""
+
+@dataclass(frozen=True, slots=True)
+class PoolSettings:
+    """From `spec.recovery`."""
+
+    probe_failures: int
+    """failed probes in a row that make an engine dead"""
+    probe_interval_s: float
+    probe_timeout_s: float
+    start_timeout_s: float
+    engines_per_node: int = 1
+    """how many leave together, see `scaling.leaving`"""
 
 
 @dataclass
 class _Engine:
     name: str
     host: Host
+    health: Health
     state: lifecycle.State = field(default_factory=lambda: lifecycle.Starting(0))
     served: Served | None = None
     restarts: int = 0
-    last_error: str = ""
-    incident: Incident | None = None
-    """of the present failure"""
-    last_good: float = 0.0
-    """unix time of the last good probe [s]"""
     receiving: int = 0
     """publications to it that are under way: it answers no probes meanwhile, and they have deadlines of their own"""
     routed: bool = False
@@ -89,42 +94,39 @@ class _Engine:
     """held while its process is started or ended"""
     routing: asyncio.Lock = field(default_factory=asyncio.Lock)
     tasks: set["asyncio.Task[None]"] = field(default_factory=set)
-    held: memory.Parts = memory.ALL
-    """the parts of its GPU memory that it has"""
 
 
 class EnginePool:
-    """The engines of a run. `on_incident` is called once for each failure: when it is over, or when the pool stops."""
+    """The engines of a run."""
 
     def __init__(
         self,
         names: Iterable[str],
         host: Callable[[str], Host],
-        command: EngineCommand,
+        health: Callable[[str], Health],
+        client: Callable[[str, str], EngineClient],
         routing: Routing,
-        session: aiohttp.ClientSession,
         settings: PoolSettings,
         catch_up: CatchUp,
-        on_incident: Callable[[Incident], None],
-        now: Callable[[], float] = time.time,
         turns: memory.Turns | None = None,
     ) -> None:
-        """`host` makes the host of an engine, those of `names` and any that are added. `now` gives unix time [s].
+        """`host` and `health` are made for each engine, those of `names` and any that are added; `client` is the client
+        of the engine of a name at a URL.
 
-        `turns`: how a learner shares the engines' GPUs; absent: it needs nothing of them.
+        Without `turns` a learner needs nothing of the engines' GPUs.
         """
-        self._engines = {name: _Engine(name, host(name)) for name in names}
+        self._engines = {name: _Engine(name, host(name), health(name)) for name in names}
         self._host = host
+        self._health = health
         self._last_generations: dict[str, int] = {}
         """of engines that have left: a successor of the same name counts on"""
-        self._command = command
+        self._client_of = client
         self._routing = routing
-        self._session = session
         self._settings = settings
         self._catch_up = catch_up
-        self._on_incident = on_incident
-        self._now = now
-        self._turns = turns or memory.Together()
+        self._residency = memory.Residency()
+        self.turns = turns or memory.Together()
+        """how a learner shares the engines' GPUs"""
         self._version: int | None = None
         self._stopping = False
 
@@ -132,7 +134,7 @@ class EnginePool:
         """Start all engines at once; raise EngineStartError when not one of them starts. None serves yet."""
         await asyncio.gather(*(self._bring_up(engine, 0) for engine in self._engines.values()))
         if all(isinstance(engine.state, lifecycle.Dead) for engine in self._engines.values()):
-            raise EngineStartError("\n".join(engine.last_error for engine in self._engines.values()))
+            raise EngineStartError("\n".join(engine.health.last_error for engine in self._engines.values()))
 
     async def stop(self) -> None:
         """Stop everything; report open incidents as they are."""
@@ -143,9 +145,7 @@ class EnginePool:
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(engine.host.stop() for engine in self._engines.values()))
         for engine in self._engines.values():
-            if engine.incident is not None:
-                self._on_incident(engine.incident)
-                engine.incident = None
+            engine.health.close()
 
     async def publish(
         self, version: int, publish: Callable[[int, Sequence[EngineClient]], Coroutine[Any, Any, Publication]]
@@ -181,16 +181,17 @@ class EnginePool:
             self._happens(engine, lifecycle.LeaveOrdered(engine.state.generation))
             self._spawn(engine, self._leave(engine))
 
-    def snapshot(self) -> tuple[EngineSnapshot, ...]:
+    def snapshot(self) -> tuple[EngineStatus, ...]:
         """Return how each engine is."""
         return tuple(
-            EngineSnapshot(
+            EngineStatus(
                 name=engine.name,
-                state=type(engine.state).__name__,
+                state=EngineState(type(engine.state).__name__),
+                since=engine.health.since,
                 generation=engine.state.generation,
                 restarts=engine.restarts,
                 version=engine.state.version if isinstance(engine.state, lifecycle.Serving) else None,
-                last_error=engine.last_error,
+                last_error=without_log(engine.health.last_error) or None,
                 url=engine.served.url if engine.served else None,
                 pid=engine.served.pid if engine.served else None,
                 node=engine.host.node,
@@ -202,24 +203,15 @@ class EnginePool:
         """Return the engines that the router should list."""
         return tuple(engine.served.url for engine in self._engines.values() if engine.routed and engine.served)
 
-    async def release_memory(self) -> None:
-        """Free all GPU memory of every engine that answers; one that fails is out of service."""
-        await self._all_hold(memory.NOTHING)
-
-    async def resume_memory(self) -> None:
-        """Let engines have memory for the next publication, until which its content is undefined: KV cache included,
-        or where the learner leaves the GPU, not yet."""
-        await self._turns.trained()
-        await self._all_hold(self._turns.publishing)
-
-    async def make_room(self) -> None:
-        """Let a learner that has left the GPU have all of its state there; engines keep weights."""
-        await self._all_hold(self._turns.publishing)
-
-    async def end_room(self) -> None:
-        """Let the learner leave again, and engines serve."""
-        await self._turns.published()
-        await self._all_hold(memory.ALL)
+    async def hold(self, parts: memory.Parts) -> None:
+        """Let every engine that answers have these parts of its GPU memory and no others; what it allocates has
+        undefined contents. Engines that fail are out of service, and their processes gone."""
+        engines = [engine for engine in self._engines.values() if _answers(engine)]
+        generations = {engine.name: engine.state.generation for engine in engines}
+        failed = await self._hold(engines, parts)
+        for name, reason in failed.items():
+            self._happens(self._engines[name], lifecycle.PublishFailed(generations[name]), reason)
+        await asyncio.gather(*(self._retire(self._engines[name]) for name in failed))
 
     async def cut(self) -> None:
         """Abort everything that engines generate, keeping the tokens; probes notice an engine that does not respond."""
@@ -234,11 +226,12 @@ class EnginePool:
 
     async def _bring_up(self, engine: _Engine, generation: int) -> None:
         try:
-            engine.served = await engine.host.start(self._command, self._settings.start_timeout_s)
+            engine.served = await engine.host.start(self._settings.start_timeout_s)
         except EngineStartError as error:
             self._happens(engine, lifecycle.StartFailed(generation), str(error))
             return
-        engine.last_good, engine.held = self._now(), memory.ALL
+        engine.health.answered()
+        self._residency.started(engine.name)
         log.info("engine=%s action=started pid=%d seconds=%.1f", engine.name, engine.served.pid, engine.served.seconds)
         self._happens(engine, lifecycle.Started(generation))
         self._spawn(engine, self._watch(engine, generation))
@@ -254,7 +247,7 @@ class EnginePool:
 
     def _join(self, name: str) -> None:
         generation = self._last_generations.get(name, -1) + 1
-        engine = _Engine(name, self._host(name), lifecycle.Starting(generation))
+        engine = _Engine(name, self._host(name), self._health(name), lifecycle.Starting(generation))
         self._engines[name] = engine
         log.info("engine=%s action=join generation=%d", name, generation)
         self._spawn(engine, self._bring_back(engine, generation))
@@ -272,8 +265,7 @@ class EnginePool:
         await engine.host.leave()
         del self._engines[engine.name]
         self._last_generations[engine.name] = engine.state.generation
-        if engine.incident is not None:
-            self._on_incident(engine.incident)
+        engine.health.close()
         log.info("engine=%s action=left", engine.name)
 
     async def _last_requests(self, client: EngineClient) -> None:
@@ -292,11 +284,11 @@ class EnginePool:
         for engine in engines:
             engine.receiving += 1
         try:
-            for name, reason in (await self._hold(engines, self._turns.publishing)).items():
+            for name, reason in (await self._hold(engines, self.turns.publishing)).items():
                 self._happens(self._engines[name], lifecycle.PublishFailed(generations[name]), reason)
             publication = await work
             if publication is not None:
-                await self._turns.published()
+                await self.turns.published()
                 verified = [self._engines[name] for name in publication.engines]
                 publication = _without(publication, await self._hold(verified, memory.ALL))
         finally:
@@ -309,7 +301,7 @@ class EnginePool:
     def _must_wait(self) -> bool:
         """Whether an engine waits for the next step's weights: the learner has no room beside engines that serve."""
         serving = any(isinstance(engine.state, lifecycle.Serving) for engine in self._engines.values())
-        return serving and self._turns.publishing != memory.ALL
+        return serving and self.turns.publishing != memory.ALL
 
     async def _apply(self, publication: Publication, generations: Mapping[str, int]) -> None:
         self._version = publication.version
@@ -326,7 +318,7 @@ class EnginePool:
 
     async def _watch(self, engine: _Engine, generation: int) -> None:
         exit_ = await engine.host.wait()
-        self._happens(engine, lifecycle.ProcessExited(generation), str(exit_), failed_at=exit_.failed_at)
+        self._happens(engine, lifecycle.ProcessExited(generation), str(exit_), exit_.failed_at)
 
     async def _exit(self, engine: _Engine, generation: int) -> None:
         """Give the watch time to notice that the server has exited: that is then why a publication failed."""
@@ -345,36 +337,33 @@ class EnginePool:
                 await client.probe(self._settings.probe_timeout_s)
             except EngineError as error:
                 if not engine.receiving:
-                    self._happens(engine, lifecycle.ProbeFailed(generation), str(error), failed_at=engine.last_good)
+                    self._happens(engine, lifecycle.ProbeFailed(generation), str(error), engine.health.last_answer)
             else:
-                engine.last_good = self._now()
+                engine.health.answered()
                 self._happens(engine, lifecycle.ProbeOk(generation))
 
     # what follows
 
-    def _happens(self, engine: _Engine, event: lifecycle.Event, detail: str = "", failed_at: float = 0.0) -> None:
+    def _happens(
+        self, engine: _Engine, event: lifecycle.Event, detail: str = "", failed_at: float | None = None
+    ) -> None:
         """Advance the state; when the engine dies, report it, reroute and retire it."""
         before, what = engine.state, type(event).__name__
         engine.state = state = lifecycle.advance(before, event, self._version, self._settings.probe_failures)
+        if (type(state), state.generation) != (type(before), before.generation):
+            engine.health.moved()
         if state == before or self._stopping:
             return
         log.info(
             "engine=%s action=%s state=%s generation=%d", engine.name, what, type(state).__name__, state.generation
         )
         if isinstance(state, lifecycle.Dead):
-            self._died(engine, state, detail, failed_at)
-
-    def _died(self, engine: _Engine, state: lifecycle.Dead, detail: str, failed_at: float) -> None:
-        now = self._now()
-        engine.last_error = detail
-        if engine.incident is None:
-            detected_s = now - failed_at if failed_at else None
-            engine.incident = Incident(engine.name, state.generation, state.cause, detail, now, detected_s)
-        log.error("engine=%s action=quarantine cause=%s detail=%s", engine.name, state.cause, detail)
-        self._spawn(engine, self._retire(engine))
+            engine.health.died(state.generation, state.cause, detail, failed_at)
+            log.error("engine=%s action=quarantine cause=%s detail=%s", engine.name, state.cause, detail)
+            self._spawn(engine, self._retire(engine))
 
     async def _retire(self, engine: _Engine) -> None:
-        """Take a dead engine off the router first, then end what is left of it: half a server must not answer."""
+        """Deregister a dead engine, then kill its remaining processes: half a server must not answer."""
         async with engine.moving:
             await self._route(engine)
             if isinstance(engine.state, lifecycle.Dead):
@@ -394,38 +383,18 @@ class EnginePool:
                     self._happens(engine, lifecycle.StartFailed(engine.state.generation), str(error))
                 return
             engine.routed = serves
-            self._note_routed(engine)
+            if serves:
+                engine.health.returned()
+            else:
+                engine.health.rerouted()
 
-    def _note_routed(self, engine: _Engine) -> None:
-        if engine.incident is None:
-            return
-        seconds = self._now() - engine.incident.at
-        if not engine.routed:
-            engine.incident = replace(engine.incident, rerouted_s=seconds)
-        else:
-            self._on_incident(replace(engine.incident, returned_s=seconds))
-            engine.incident = None
-
-    async def _all_hold(self, wanted: memory.Parts) -> None:
-        """Let all engines have these parts; those that fail are out of service, and their processes gone."""
-        engines = [engine for engine in self._engines.values() if _answers(engine)]
-        generations = {engine.name: engine.state.generation for engine in engines}
-        failed = await self._hold(engines, wanted)
-        for name, reason in failed.items():
-            self._happens(self._engines[name], lifecycle.PublishFailed(generations[name]), reason)
-        await asyncio.gather(*(self._retire(self._engines[name]) for name in failed))
-
-    async def _hold(self, engines: Sequence[_Engine], wanted: memory.Parts) -> dict[str, str]:
+    async def _hold(self, engines: Sequence[_Engine], parts: memory.Parts) -> dict[str, str]:
         """Let engines have these parts of their GPU memory; return the failures by name."""
-        _, failed = await each({one.name: memory.change(self._client(one), one.held, wanted) for one in engines})
-        for engine in engines:
-            if engine.name not in failed:
-                engine.held = wanted
-        return failed
+        return await self._residency.hold([self._client(engine) for engine in engines], parts)
 
     def _client(self, engine: _Engine) -> EngineClient:
         assert engine.served is not None, "an engine that was started has a url"
-        return EngineClient(self._session, engine.name, engine.served.url, self._command.key)
+        return self._client_of(engine.name, engine.served.url)
 
     def _spawn(self, engine: _Engine, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -54,8 +54,11 @@ class Reservation(Protocol):
 class RayHost:
     """An `EngineServer` in a Ray actor of its own, with a reservation of its own."""
 
-    def __init__(self, name: str, log_file: Path, host: str | None, reservation: Reservation) -> None:
+    def __init__(
+        self, name: str, command: EngineCommand, log_file: Path, host: str | None, reservation: Reservation
+    ) -> None:
         self._name = name
+        self._command = command
         self._log_file = log_file
         self._host = host
         self._reservation = reservation
@@ -67,11 +70,11 @@ class RayHost:
         """Address of its machine; None: it waits for room."""
         return self._node
 
-    async def start(self, command: EngineCommand, timeout_s: float) -> Served:
+    async def start(self, timeout_s: float) -> Served:
         """Start the server, in a new actor when there is none; raise EngineStartError."""
         try:
             self._node = await self._ask(EngineServer.address)
-            return await self._ask(EngineServer.start, command, timeout_s)
+            return await self._ask(EngineServer.start, self._command, timeout_s)
         except RayTaskError as error:
             raise EngineStartError(str(error.cause)) from error
         except RayActorError as error:

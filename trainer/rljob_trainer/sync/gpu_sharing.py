@@ -60,16 +60,24 @@ class GpuSharing:
     def training(self) -> Iterator[None]:
         """Train on the engines' memory; after an error it stays released, for no engine could serve anyway."""
         with self.weights.training():
-            self._move("release_memory", self.pool.release_memory())
+            self._move("release_memory", self.pool.hold(memory.NOTHING))
             yield
-            self._move("resume_memory", self.pool.resume_memory())
+            self._move("resume_memory", self._resume())
 
     @contextmanager
     def saving(self) -> Iterator[None]:
         """Let the learner have all of its state on the GPU, while engines keep their weights and wait."""
-        self._move("make_room", self.pool.make_room())
+        self._move("make_room", self.pool.hold(self.pool.turns.publishing))
         yield
-        self._move("end_room", self.pool.end_room())
+        self._move("end_room", self._end_room())
+
+    async def _resume(self) -> None:
+        await self.pool.turns.trained()
+        await self.pool.hold(self.pool.turns.publishing)
+
+    async def _end_room(self) -> None:
+        await self.pool.turns.published()
+        await self.pool.hold(memory.ALL)
 
     def _move(self, action: str, work: Coroutine[Any, Any, None]) -> None:
         began = time.perf_counter()

@@ -156,7 +156,7 @@ class PoolLife(RuleBasedStateMachine):
         self.do(self.scene.pool.stop())
         self.background.close()
         engines = [incident.engine for incident in self.scene.incidents]
-        assert all(incident.detail for incident in self.scene.incidents), engines
+        assert all(incident.error for incident in self.scene.incidents), engines
 
 
 TestPoolLife = PoolLife.TestCase

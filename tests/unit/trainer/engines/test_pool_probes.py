@@ -37,13 +37,14 @@ def test_failed_probes_in_a_row_kill_an_engine_and_count_from_the_last_good_one(
         assert scene.states() == {"a": "Dead", "b": "Healthy"}
         assert scene.router.urls == {"http://b:1"}
 
-    (incident,) = play(act).incidents
-    assert (incident.cause, incident.detail) == (
-        "Unresponsive",
+    scene = play(act)
+    (incident,) = scene.incidents
+    assert (scene.causes, incident.error) == (
+        ["Unresponsive"],
         "engine a: GET /server_info: 500 the scheduler does not answer",
     )
-    assert incident.at == pytest.approx(EPOCH + 4 * PROBE_S)
-    assert incident.detected_s == pytest.approx(3 * PROBE_S)
+    assert incident.time == pytest.approx(EPOCH + 4 * PROBE_S)
+    assert incident.detect_seconds == pytest.approx(3 * PROBE_S)
 
 
 def test_an_engine_that_never_answered_counts_from_its_start() -> None:
@@ -52,7 +53,7 @@ def test_an_engine_that_never_answered_counts_from_its_start() -> None:
         await asyncio.sleep(3.5 * PROBE_S)
 
     (incident,) = play(act).incidents
-    assert incident.detected_s == pytest.approx(3 * PROBE_S)
+    assert incident.detect_seconds == pytest.approx(3 * PROBE_S)
 
 
 def test_an_answer_between_two_failed_probes_makes_an_engine_healthy() -> None:

@@ -176,7 +176,7 @@ def test_a_dead_engine_that_goes_takes_its_incident_with_it() -> None:
         await scene.until(lambda: "b" not in scene.states())
 
     (incident,) = play(act).incidents
-    assert (incident.engine, incident.returned_s) == ("b", None)
+    assert (incident.engine, incident.return_seconds) == ("b", None)
 
 
 def test_what_happens_to_an_engine_that_goes_is_no_failure() -> None:

@@ -35,7 +35,7 @@ def moves(scene: Scene) -> list[Any]:
 
 
 def in_turns(scene: Scene) -> Scene:
-    scene.pool._turns = Noted(scene.happened)
+    scene.pool.turns = Noted(scene.happened)
     return scene
 
 
@@ -53,15 +53,11 @@ def test_a_step_moves_every_part_of_an_engine_s_memory_once() -> None:
     async def act(scene: Scene) -> None:
         await in_turns(scene).publish(0)
         done = len(moves(scene))
-        await scene.pool.release_memory()
-        await scene.pool.resume_memory()
+        await scene.pool.hold(memory.NOTHING)
+        await scene.pool.hold(memory.WITHOUT_CACHE)
         await scene.publish(1)
         assert moves(scene)[done:] == [("release", EVERYTHING), ("resume", REST), ("resume", CACHE)]
-        assert [each for each in scene.happened if each in ("trained", "published")] == [
-            "published",
-            "trained",
-            "published",
-        ]
+        assert [each for each in scene.happened if each in ("trained", "published")] == ["published"] * 2
 
     play(act)
 
@@ -70,9 +66,9 @@ def test_a_second_turn_of_the_learner_finds_the_cache_released() -> None:
     async def act(scene: Scene) -> None:
         await in_turns(scene).publish(0)
         done = len(moves(scene))
-        await scene.pool.release_memory()
-        await scene.pool.resume_memory()
-        await scene.pool.release_memory()
+        await scene.pool.hold(memory.NOTHING)
+        await scene.pool.hold(memory.WITHOUT_CACHE)
+        await scene.pool.hold(memory.NOTHING)
         assert moves(scene)[done:] == [("release", EVERYTHING), ("resume", REST), ("release", REST)]
 
     play(act)
@@ -82,12 +78,10 @@ def test_a_checkpoint_has_the_room_of_the_cache() -> None:
     async def act(scene: Scene) -> None:
         await in_turns(scene).publish(0)
         done = len(moves(scene))
-        await scene.pool.make_room()
+        await scene.pool.hold(memory.WITHOUT_CACHE)
         assert moves(scene)[done:] == [("release", CACHE)]
-        scene.happened.clear()
-        await scene.pool.end_room()
+        await scene.pool.hold(memory.ALL)
         assert moves(scene)[done + 1 :] == [("resume", CACHE)]
-        assert scene.happened == ["published"]
 
     play(act)
 
@@ -95,8 +89,8 @@ def test_a_checkpoint_has_the_room_of_the_cache() -> None:
 def test_a_learner_that_stays_needs_no_room() -> None:
     async def act(scene: Scene) -> None:
         await scene.publish(0)
-        await scene.pool.make_room()
-        await scene.pool.end_room()
+        await scene.pool.hold(scene.pool.turns.publishing)
+        await scene.pool.hold(memory.ALL)
         assert moves(scene) == []
 
     play(act)
@@ -107,7 +101,7 @@ def test_an_engine_that_keeps_its_cache_fails_the_publication() -> None:
         in_turns(scene).http.answers["http://a:1/release_memory_occupation"] = Reply(500, "no")
         await scene.publish(0, failed={"a": "killed"})
         assert scene.states() == {"a": "Dead", "b": "Healthy"}
-        assert "500 no" in scene.pool.snapshot()[0].last_error
+        assert "500 no" in (scene.pool.snapshot()[0].last_error or "")
 
     play(act)
 
@@ -130,9 +124,9 @@ def test_an_engine_that_returns_waits_for_the_next_step_while_others_serve() -> 
         await scene.until(lambda: scene.states()["a"] == "Dead")
         scene.pool.restart("a", generation=1)
         await scene.until(lambda: scene.states()["a"] == "Stale")
-        await scene.pool.release_memory()
+        await scene.pool.hold(memory.NOTHING)
         assert scene.http.bodies("a:2/release_memory_occupation") == [EVERYTHING], "it leaves room, too"
-        await scene.pool.resume_memory()
+        await scene.pool.hold(memory.WITHOUT_CACHE)
         await scene.publish(4)
         assert scene.router.urls == {"http://a:2", "http://b:1"}
 
@@ -177,7 +171,7 @@ def test_an_error_of_the_learner_ends_the_publication() -> None:
             raise RuntimeError("a rank is gone")
 
     async def act(scene: Scene) -> None:
-        scene.pool._turns = Lost(scene.happened)
+        scene.pool.turns = Lost(scene.happened)
         with pytest.raises(RuntimeError, match="a rank is gone"):
             await scene.publish(0)
 
@@ -188,9 +182,9 @@ def test_an_engine_that_does_not_give_its_cache_to_a_checkpoint_is_ended() -> No
     async def act(scene: Scene) -> None:
         await in_turns(scene).publish(0)
         scene.http.answers["http://b:1/release_memory_occupation"] = Reply(500, "no")
-        await scene.pool.make_room()
+        await scene.pool.hold(memory.WITHOUT_CACHE)
         assert scene.states() == {"a": "Healthy", "b": "Dead"}
-        await scene.pool.end_room()
+        await scene.pool.hold(memory.ALL)
         assert (scene.states()["a"], moves(scene)[-1]) == ("Healthy", ("resume", CACHE))
 
     play(act)

@@ -53,10 +53,19 @@ class FakeActor:
         return Method()
 
 
+COMMAND = EngineCommand({}, {})
+
+
 def host(actor: FakeActor | None) -> RayHost:
-    made = RayHost("engine-0", Path("engine-0.log"), None, cast(Any, None))
+    made = RayHost("engine-0", COMMAND, Path("engine-0.log"), None, cast(Any, None))
     made._actor = actor
     return made
+
+
+def test_the_actor_starts_the_engine_with_its_command_and_a_deadline() -> None:
+    actor = FakeActor(30)
+    virtual_time.run(host(actor).start(90.0))
+    assert actor.asked[-1] == ("start", COMMAND, 90.0)
 
 
 @pytest.mark.parametrize("method", QUESTIONS)

@@ -6,11 +6,14 @@ from typing import Any, cast
 
 import pytest
 
+from rljob_trainer.engines import memory
 from rljob_trainer.learners.rank_calls import Rank
 from rljob_trainer.metrics import Publication
 from rljob_trainer.sync.gpu_sharing import GpuSharing, InTurns
 from rljob_trainer.sync.weights import EngineWeights
 from support.trainer.virtual_time import VirtualBackground
+
+NAMES = {memory.NOTHING: "nothing", memory.WITHOUT_CACHE: "weights", memory.ALL: "all"}
 
 
 class FakePublisher:
@@ -26,24 +29,31 @@ class FakePublisher:
         self.happened.append("learner moves")
 
 
+class Noted:
+    """A learner that leaves."""
+
+    publishing = memory.WITHOUT_CACHE
+
+    def __init__(self, happened: list[str]) -> None:
+        self.happened = happened
+
+    async def trained(self) -> None:
+        self.happened.append("optimizer leaves")
+
+    async def published(self) -> None:
+        self.happened.append("learner leaves")
+
+
 class FakePool:
     def __init__(self, happened: list[str]) -> None:
         self.happened = happened
+        self.turns = Noted(happened)
 
     async def publish(self, version: int, publish: Any) -> Publication:
         return await publish(version, ["a", "b"])
 
-    async def release_memory(self) -> None:
-        self.happened.append("release")
-
-    async def resume_memory(self) -> None:
-        self.happened.append("resume")
-
-    async def make_room(self) -> None:
-        self.happened.append("make room")
-
-    async def end_room(self) -> None:
-        self.happened.append("end room")
+    async def hold(self, parts: memory.Parts) -> None:
+        self.happened.append(f"engines hold {NAMES[parts]}")
 
 
 class Scene:
@@ -77,14 +87,20 @@ def test_the_learner_changes_its_weights_when_no_transfer_reads_them(scene: Scen
 def test_engines_give_their_memory_for_the_time_of_training(scene: Scene) -> None:
     with scene.sharing.training():
         scene.happened.append("train")
-    assert scene.happened == ["learner moves", "release", "train", "resume"]
+    assert scene.happened == [
+        "learner moves",
+        "engines hold nothing",
+        "train",
+        "optimizer leaves",
+        "engines hold weights",
+    ]
     assert scene.background.timeouts == [100.0, 180.0, 180.0]
 
 
 def test_engines_make_room_for_the_time_of_saving(scene: Scene) -> None:
     with scene.sharing.saving():
         scene.happened.append("save")
-    assert scene.happened == ["make room", "save", "end room"]
+    assert scene.happened == ["engines hold weights", "save", "learner leaves", "engines hold all"]
 
 
 def test_a_learner_with_gpus_of_its_own_saves_at_once(scene: Scene) -> None:
@@ -117,4 +133,4 @@ def test_nobody_leaves_before_learner_and_engines_have_met() -> None:
 def test_engines_do_not_take_their_memory_back_after_an_error(scene: Scene) -> None:
     with pytest.raises(RuntimeError), scene.sharing.training():
         raise RuntimeError
-    assert scene.happened == ["learner moves", "release"]
+    assert scene.happened == ["learner moves", "engines hold nothing"]
