@@ -47,7 +47,7 @@ class ModelTurn:
 
 
 class Model(Protocol):
-    """Continues a sequence of tokens."""
+    """Continues a sequence of tokens: a `SampledModel`. A protocol for the fake of tests, which has no engine."""
 
     async def go_on(self, tokens_T: tuple[int, ...], max_new_tokens: int, stop: Sequence[str]) -> Continuation:
         """Return the continuation. Failures of engines are retried, not raised."""

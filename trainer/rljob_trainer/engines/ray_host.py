@@ -42,7 +42,7 @@ class ActorPlacement:
 
 
 class Reservation(Protocol):
-    """Resources for one engine, see `placement.EngineReservation`."""
+    """Resources for one engine: a `placement.EngineReservation`. A protocol for tests, which reserve nothing."""
 
     async def acquire(self) -> ActorPlacement:
         """Return the placement as soon as the resources are reserved; wait without a limit."""

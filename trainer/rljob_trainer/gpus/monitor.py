@@ -17,6 +17,8 @@ INTERVAL_S = 5.0
 
 
 class Nodes(Protocol):
+    """The GPUs of all nodes: `nodes.RayNodes`; a protocol for the fake of tests, which have no Ray."""
+
     def look(self) -> Awaitable[tuple[Looked, ...]]:
         """Return what each node's reader sees; a node that does not answer is left out."""
 

@@ -16,7 +16,10 @@ from rljob_trainer.metrics import LearnerMetrics, OptimizerStep, combined, over_
 
 
 class Both(Protocol):
-    """A learner that holds policy and critic. Both methods change weights and raise TrainingDivergedError."""
+    """Policy and critic of a `LearnerGroup`; a protocol for the fake of tests, which has no ranks.
+
+    Both methods change weights and raise TrainingDivergedError.
+    """
 
     def train(self, batches: Sequence[StepBatch]) -> LearnerMetrics:
         """Take the policy's optimizer steps."""

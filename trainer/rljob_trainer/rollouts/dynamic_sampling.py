@@ -10,29 +10,14 @@ or dropped: the stream continues behind it, and no prompt is skipped or asked tw
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from rljob_api.sections import DynamicSampling
 from rljob_trainer.metrics import Accuracy, LearnerMetrics, Publication
 from rljob_trainer.parts import Rewards, Source
+from rljob_trainer.reporting.report import Report
 from rljob_trainer.samples import Group, ScoredGroup
 
 log = logging.getLogger(__name__)
-
-
-class FullReport(Protocol):
-    """The report itself."""
-
-    def step(
-        self,
-        step: int,
-        groups: Sequence[ScoredGroup],
-        training: LearnerMetrics,
-        publication: Publication,
-        dropped: Sequence[ScoredGroup],
-    ) -> None: ...
-
-    def evaluation(self, step: int, accuracy: Accuracy) -> None: ...
 
 
 @dataclass
@@ -79,7 +64,7 @@ class DynamicRollouts:
 class ReportWithDropped:
     """A report that also gets the groups that were dropped."""
 
-    report: FullReport
+    report: Report
     rollouts: DynamicRollouts
     shape: Callable[[ScoredGroup], ScoredGroup]
     """what happened to the rewards of the groups that were kept"""

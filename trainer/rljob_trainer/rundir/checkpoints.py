@@ -91,14 +91,14 @@ class Found:
 
 
 class Saver(Protocol):
-    """Whatever writes the tensors: the learner."""
+    """What writes the tensors: a `LearnerGroup`, from a room above. Tests have a fake."""
 
     def save(self, directory: Path) -> None:
         """Write all ranks' state into the directory."""
 
 
 class Position(Protocol):
-    """What knows where the data continues."""
+    """Where the data continues, as a `PromptStream` knows it, from a room above. Tests have a fake."""
 
     fingerprint: str
 

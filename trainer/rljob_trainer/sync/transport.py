@@ -45,7 +45,10 @@ class Transfer:
 
 
 class Broadcaster(Protocol):
-    """Learner rank 0 as a member of a group with engines. All raise TransferError."""
+    """Learner rank 0 as a member of a group with engines. All raise TransferError.
+
+    It is a `LearnerLink`; a protocol for tests, whose learner is a thread.
+    """
 
     async def rendezvous(self) -> tuple[str, int]:
         """Return the address of rank 0's machine and a port where it waits for engines to meet it."""
@@ -63,7 +66,7 @@ class Broadcaster(Protocol):
 
 
 class Writer(Protocol):
-    """Learner rank 0 as the writer of files."""
+    """Learner rank 0 as the writer of files: a `LearnerLink`. A protocol for tests, whose learner is a thread."""
 
     async def write(self, directory: Path) -> None:
         """Write the current weights. Raises TransferError."""
@@ -73,7 +76,10 @@ class Writer(Protocol):
 
 
 class Offerer(Protocol):
-    """Learner rank 0 as the writer of what has changed. All raise TransferError."""
+    """Learner rank 0 as the writer of what has changed. All raise TransferError.
+
+    It is a `LearnerLink`; a protocol for tests, whose learner is a thread.
+    """
 
     async def offer(self, directory: Path) -> WeightFiles:
         """Write what has changed since the last offer; return what was written."""
@@ -88,6 +94,8 @@ class Offerer(Protocol):
 class Receiver(Protocol):
     """An engine's machine, which keeps a copy of the weights in a directory, see `engines.actor.weight_copy`.
 
+    It is a `RayHost`; a protocol for the fake of tests, which have no Ray.
+
     Both return how many bytes it has read, and raise EngineError.
     """
 
@@ -99,7 +107,10 @@ class Receiver(Protocol):
 
 
 class Sharer(Protocol):
-    """All ranks of the learner, each beside an engine on the same slot. All raise TransferError."""
+    """All ranks of the learner, each beside an engine on the same slot. All raise TransferError.
+
+    They are a `LearnerLink`; a protocol for the fake of tests, which has no ranks.
+    """
 
     async def share(self, index: int, bucket_bytes: int) -> Sequence[str]:
         """Put a bucket of the weights into memory that engines can map; return a handle of it for each rank.

@@ -19,7 +19,7 @@ from rljob_trainer.learners.rank.attention.layout import Indices, TokenLayout
 
 
 class Gather(Protocol):
-    """How a rank gets the keys and values of all."""
+    """How a rank gets the keys and values of all: `Gathered`, or a fake of tests in one process."""
 
     def __call__(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return those of all ranks [ranks * M, G, D], share after share. Differentiable."""
