@@ -119,7 +119,7 @@ class JobProgress(Section):
     """judge, function, pod for tools or volume that the run waits for at present"""
 
 
-class Engine(Section):
+class JobEngine(Section):
     """One SGLang server."""
 
     name: str
@@ -137,7 +137,7 @@ class Engine(Section):
     """cause of its last failure"""
 
 
-class Engines(Section):
+class JobEngines(Section):
     """Summary of the engines, and each engine. The scale subresource uses `replicas` and `selector`."""
 
     desired: NotNegative = 0
@@ -148,7 +148,7 @@ class Engines(Section):
     """number of engines that serve the current weights"""
     selector: str | None = None
     """label selector of the pods with engines, for `kubectl scale` and autoscalers"""
-    items: Annotated[tuple[Engine, ...], Field(max_length=MOST_ENGINES, json_schema_extra=keyed("name"))] = ()
+    items: Annotated[tuple[JobEngine, ...], Field(max_length=MOST_ENGINES, json_schema_extra=keyed("name"))] = ()
     """the first 256 engines, by name"""
 
 
@@ -316,7 +316,7 @@ class Status(Section):
     """progress of the training"""
     curve: Annotated[tuple[CurvePoint, ...], Field(max_length=MOST_CURVE_POINTS)] = ()
     """the whole run in at most 64 points, oldest first; `rljob plot` draws it, also after the pods are deleted"""
-    engines: Engines | None = None
+    engines: JobEngines | None = None
     """summary of the engines, and each engine"""
     directory: str | None = None
     """run directory in the pods: checkpoints, logs, events.jsonl"""

@@ -75,7 +75,7 @@ class LearnerRank:
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class PlacedEngine:
     """One SGLang server."""
 
     index: int
@@ -122,9 +122,9 @@ class Topology:
         return tuple(self._rank(rank, slot) for rank, slot in zip(range(self.ranks), slots, strict=False))
 
     @cached_property
-    def engines(self) -> tuple[Engine, ...]:
+    def engines(self) -> tuple[PlacedEngine, ...]:
         slots, size = tuple(self._slots("workers", "rollout")), self.gpus_per_engine
-        return tuple(Engine(index, slots[index * size : (index + 1) * size]) for index in range(self.num_engines))
+        return tuple(PlacedEngine(index, slots[index * size : (index + 1) * size]) for index in range(self.num_engines))
 
     @cached_property
     def slots(self) -> tuple[Slot, ...]:

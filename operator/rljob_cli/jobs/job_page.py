@@ -10,7 +10,7 @@ from rich.text import Text
 
 from rljob_api import recovery
 from rljob_api.control import EngineState
-from rljob_api.status import AttemptStatus, ConditionType, Engine, RecoveryStep
+from rljob_api.status import AttemptStatus, ConditionType, JobEngine, RecoveryStep
 from rljob_cli.jobs.job_table import fraction, phase_text
 from rljob_cli.jobs.jobs import Job
 from rljob_cli.jobs.next_steps import NextStep, next_steps
@@ -132,7 +132,7 @@ def _engines(job: Job, now: datetime) -> Iterator[Text]:
         yield Text(f"and {len(order) - SHOWN_ENGINES} more", style="dim")
 
 
-def _engine(engine: Engine, now: datetime) -> Text:
+def _engine(engine: JobEngine, now: datetime) -> Text:
     text = Text.assemble(f"{engine.name}  ", (f"{engine.state:8}", STATE_STYLES[engine.state]))
     text.append(f"  for {_since(engine.since, now)}")
     text.append("  no weights" if engine.version is None else f"  weights {engine.version}")

@@ -9,7 +9,7 @@ from typing import Any
 from rljob_api.control import EngineState
 from rljob_api.foreign_text import printable, printable_value
 from rljob_api.sections import OUR_MANAGER
-from rljob_api.status import AttemptStatus, Condition, ConditionType, Engine, Phase, Status
+from rljob_api.status import AttemptStatus, Condition, ConditionType, JobEngine, Phase, Status
 
 Manifest = dict[str, Any]
 
@@ -81,7 +81,7 @@ class Job:
         return self.status.engines.desired if self.status.engines else self.engines
 
     @property
-    def unwell(self) -> tuple[Engine, ...]:
+    def unwell(self) -> tuple[JobEngine, ...]:
         """Engines that do not serve the current weights."""
         items = self.status.engines.items if self.status.engines else ()
         return tuple(engine for engine in items if engine.state is not EngineState.HEALTHY)

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rljob_api.control import EngineState
-from rljob_api.status import Engine
+from rljob_api.status import JobEngine
 from rljob_cli.jobs.job_table import NOTHING, phase_text, plain_table, shown_name
 from rljob_cli.jobs.jobs import Job
 from rljob_cli.terminal.formats import age, rate, seconds
@@ -80,12 +80,12 @@ def _jobs(live: Sequence[Job], namespaces: bool) -> Table:
     return table
 
 
-def _engines(live: Sequence[Job]) -> list[tuple[Job, Engine]]:
+def _engines(live: Sequence[Job]) -> list[tuple[Job, JobEngine]]:
     pairs = [(job, engine) for job in live if job.status.engines for engine in job.status.engines.items]
     return sorted(pairs, key=lambda pair: pair[1].state is EngineState.HEALTHY)
 
 
-def _engine_table(engines: Sequence[tuple[Job, Engine]], now: datetime, namespaces: bool) -> Table:
+def _engine_table(engines: Sequence[tuple[Job, JobEngine]], now: datetime, namespaces: bool) -> Table:
     table = plain_table(ENGINE_COLUMNS, set(ENGINE_COLUMNS) - LEFT)
     for job, engine in engines:
         error = (engine.last_error or "").partition("\n")[0]
@@ -102,7 +102,7 @@ def _engine_table(engines: Sequence[tuple[Job, Engine]], now: datetime, namespac
     return table
 
 
-def _behind(job: Job, engine: Engine) -> Text:
+def _behind(job: Job, engine: JobEngine) -> Text:
     """Return how many versions an engine's weights are older than the newest of its job."""
     newest = job.status.progress.weight_version if job.status.progress else None
     if newest is None or engine.version is None:

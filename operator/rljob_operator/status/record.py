@@ -28,8 +28,8 @@ from rljob_api.status import (
     AttemptStatus,
     Condition,
     ConditionType,
-    Engine,
-    Engines,
+    JobEngine,
+    JobEngines,
     JobProgress,
     LastCheckpoint,
     Phase,
@@ -333,16 +333,16 @@ def _has_engines(history: JobHistory) -> bool:
     return history.outcome is None and history.attempt is not None and history.attempt.is_open
 
 
-def _engines(job: AdmittedJob, status: control.Status | None) -> Engines:
+def _engines(job: AdmittedJob, status: control.Status | None) -> JobEngines:
     group = "workers" if job.spec.placement is Placement.COLOCATED else "rollout"
     engines = status.engines if status else ()
-    return Engines(
+    return JobEngines(
         desired=topology(job.spec).num_engines,
         replicas=sum(engine.state is not EngineState.LEAVING for engine in engines),
         ready=sum(engine.state is EngineState.HEALTHY for engine in engines),
         selector=f"{JOB_LABEL}={job.name},{RAY_GROUP_LABEL} in ({group},{group}{REST})",
         items=tuple(
-            Engine(
+            JobEngine(
                 name=_cut(engine.name),
                 state=engine.state,
                 since=_time(engine.since),

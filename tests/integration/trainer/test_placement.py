@@ -8,7 +8,7 @@ import ray
 
 from rljob_api.sections import Device, Placement
 from rljob_api.sizing.parallel_layout import ParallelLayout
-from rljob_api.sizing.topology import Engine, Sizes, Slot, lay_out
+from rljob_api.sizing.topology import PlacedEngine, Sizes, Slot, lay_out
 from rljob_trainer.assembly.engine_gpus import on_machines, one_for_each_machine
 from rljob_trainer.engines.placement import Place, PlacementError, Slots, assign, reserve
 
@@ -79,4 +79,4 @@ def test_an_engine_on_two_machines_is_refused() -> None:
 
 def test_on_cpu_nothing_is_hidden() -> None:
     places = {Slot(0, 0): Place("", 0)}
-    assert Slots(places, "CPU").visible_devices(Engine(0, (Slot(0, 0),)).slots) == {}
+    assert Slots(places, "CPU").visible_devices(PlacedEngine(0, (Slot(0, 0),)).slots) == {}

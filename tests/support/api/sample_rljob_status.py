@@ -8,8 +8,8 @@ from rljob_api.status import (
     Condition,
     ConditionType,
     DefaultVolume,
-    Engine,
-    Engines,
+    JobEngine,
+    JobEngines,
     JobProgress,
     LastCheckpoint,
     Phase,
@@ -68,14 +68,14 @@ SAMPLE = Status(
     ),
     directory="/runs/arithmetic",
     release="rljob/rljob-operator",
-    engines=Engines(
+    engines=JobEngines(
         desired=2,
         replicas=2,
         ready=1,
         selector="rljob.dev/job=arithmetic",
         items=(
-            Engine(name="engine-0", state=EngineState.HEALTHY, since=NOON, version=12),
-            Engine(name="engine-1", state=EngineState.DEAD, since=NOON, restarts=1, last_error="killed by SIGKILL"),
+            JobEngine(name="engine-0", state=EngineState.HEALTHY, since=NOON, version=12),
+            JobEngine(name="engine-1", state=EngineState.DEAD, since=NOON, restarts=1, last_error="killed by SIGKILL"),
         ),
     ),
     last_checkpoint=LastCheckpoint(step=10, path="/runs/arithmetic/step-10", verified=True, time=NOON),

@@ -16,7 +16,7 @@ from rich.segment import Segment
 from rljob_api.control import EngineState, EngineStatus, Finding, RunState
 from rljob_api.exits import Exit
 from rljob_api.reading.manifest import load
-from rljob_api.status import AttemptFailure, AttemptStatus, ConditionType, Engine, Phase
+from rljob_api.status import AttemptFailure, AttemptStatus, ConditionType, JobEngine, Phase
 from rljob_cli.jobs import job_page, job_table, top_view
 from rljob_cli.manifest import plan, plan_view
 from rljob_cli.terminal import panels
@@ -107,9 +107,9 @@ def top() -> RenderableType:
     """More engines than are shown, one of them in trouble and one behind."""
     assert SAMPLE.engines is not None
     count = top_view.SHOWN_ENGINES
-    many = [Engine(name=f"engine-{i}", state=EngineState.HEALTHY, since=NOON, version=12) for i in range(count)]
-    dead = Engine(name="engine-98", state=EngineState.DEAD, since=NOON, restarts=2, last_error="killed " * 20)
-    late = Engine(name="engine-99", state=EngineState.STALE, since=NOON, version=9)
+    many = [JobEngine(name=f"engine-{i}", state=EngineState.HEALTHY, since=NOON, version=12) for i in range(count)]
+    dead = JobEngine(name="engine-98", state=EngineState.DEAD, since=NOON, restarts=2, last_error="killed " * 20)
+    late = JobEngine(name="engine-99", state=EngineState.STALE, since=NOON, version=9)
     items = SAMPLE.engines.model_copy(update={"items": (*many, dead, late)})
     return top_view.as_tables([job(engines=items)], NOW, namespaces=True)
 

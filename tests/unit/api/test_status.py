@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from rljob_api.control import EngineState
-from rljob_api.status import MOST_ATTEMPTS, AttemptStatus, Engine, Status
+from rljob_api.status import MOST_ATTEMPTS, AttemptStatus, JobEngine, Status
 from support.api.sample_rljob_status import NOON, SAMPLE
 
 
@@ -27,7 +27,7 @@ def test_times_are_rfc_3339():
 
 
 def test_an_engine_has_the_states_of_the_control_protocol():
-    assert {Engine(name="e", state=state, since=NOON).state for state in EngineState} == set(EngineState)
+    assert {JobEngine(name="e", state=state, since=NOON).state for state in EngineState} == set(EngineState)
 
 
 def test_a_status_stays_small():

@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 from rljob_api.reading.manifest import load
 from rljob_api.sections import MOST_RANKS, Placement
 from rljob_api.sizing.parallel_layout import ParallelLayout
-from rljob_api.sizing.topology import Engine, Node, Shape, Sizes, Slot, lay_out, topology
+from rljob_api.sizing.topology import Node, PlacedEngine, Shape, Sizes, Slot, lay_out, topology
 
 
 @some.composite
@@ -137,7 +137,7 @@ def test_a_rollout_node_holds_whole_engines():
     where = lay_out(Sizes(Placement.DISAGGREGATED, 1, 8, ParallelLayout(8), engines=3, gpus_per_engine=3))
 
     assert where.nodes == (Node("trainer", 0, 8), Node("rollout", 0, 6), Node("rollout", 1, 3))
-    assert where.engines[2] == Engine(2, (Slot(2, 0), Slot(2, 1), Slot(2, 2)))
+    assert where.engines[2] == PlacedEngine(2, (Slot(2, 0), Slot(2, 1), Slot(2, 2)))
     assert where.engines[2].name == "engine-2"
 
 

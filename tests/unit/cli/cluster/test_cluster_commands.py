@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from rljob_api.control import EngineState
 from rljob_api.exits import Exit
-from rljob_api.status import AttemptStatus, Engine, Phase, Status
+from rljob_api.status import AttemptStatus, JobEngine, Phase, Status
 from rljob_cli.cluster import verbs as cluster_verbs
 from rljob_cli.cluster import watching
 from rljob_cli.jobs import job_page
@@ -359,7 +359,7 @@ def test_plot_draws_the_curve_of_the_job_as_json_too(rljob: Run, answers: Answer
 
 def test_engines_beyond_those_shown_are_counted(rljob: Run, answers: Answers):
     items = tuple(
-        Engine(name=f"engine-{number}", state=EngineState.HEALTHY, since=NOON + timedelta(seconds=number))
+        JobEngine(name=f"engine-{number}", state=EngineState.HEALTHY, since=NOON + timedelta(seconds=number))
         for number in range(40)
     )
     engines = SAMPLE.engines.model_copy(update={"items": items}) if SAMPLE.engines else None

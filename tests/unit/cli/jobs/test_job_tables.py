@@ -3,7 +3,7 @@
 import json
 
 from rljob_api.control import EngineState
-from rljob_api.status import Engine, Phase, Status
+from rljob_api.status import JobEngine, Phase, Status
 from rljob_cli.cluster.watching import changed, line
 from rljob_cli.jobs.job_json import as_json, job_value, jobs_value
 from rljob_cli.jobs.job_table import as_table
@@ -27,7 +27,7 @@ ml         sums   Training  12/200    0.44      0.50  1/2         8  10m  1h00m
 
 def test_top_shows_speeds_and_how_far_engines_are_behind() -> None:
     assert SAMPLE.engines is not None
-    late = Engine(name="engine-0", state=EngineState.STALE, since=NOON, version=9)
+    late = JobEngine(name="engine-0", state=EngineState.STALE, since=NOON, version=9)
     shown = text(as_tables([job(engines=SAMPLE.engines.model_copy(update={"items": (late,)}))], NOW, namespaces=False))
     assert (
         shown
@@ -49,8 +49,8 @@ def test_top_leaves_out_what_has_ended() -> None:
 
 def test_top_shows_engines_in_trouble_first_and_counts_the_others() -> None:
     assert SAMPLE.engines is not None
-    many = [Engine(name=f"engine-{i}", state=EngineState.HEALTHY, since=NOON) for i in range(SHOWN_ENGINES + 9)]
-    dead = Engine(name="engine-99", state=EngineState.DEAD, since=NOON)
+    many = [JobEngine(name=f"engine-{i}", state=EngineState.HEALTHY, since=NOON) for i in range(SHOWN_ENGINES + 9)]
+    dead = JobEngine(name="engine-99", state=EngineState.DEAD, since=NOON)
     items = SAMPLE.engines.model_copy(update={"items": (*many, dead)})
     shown = text(as_tables([job(engines=items)], NOW, namespaces=False))
     rows = [row.split()[1] for row in shown.splitlines() if row.startswith("sums  engine-")]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rljob_api.status import Condition, Engines, RecoveryStep, Status
+from rljob_api.status import Condition, JobEngines, RecoveryStep, Status
 from rljob_operator.status.events import Event, events_between
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -57,7 +57,7 @@ def test_a_recovery_is_reported_once_and_giving_up_by_its_condition():
 
 
 def test_another_number_of_engines_is_reported():
-    old, new = Status(engines=Engines(desired=2)), Status(engines=Engines(desired=4))
+    old, new = Status(engines=JobEngines(desired=2)), Status(engines=JobEngines(desired=4))
 
     assert list(events_between(old, new)) == [Event("Normal", "Scale", "Scaled", "engines: 2 -> 4")]
     assert list(events_between(new, new)) == list(events_between(Status(), new)) == []
