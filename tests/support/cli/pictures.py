@@ -21,7 +21,6 @@ from rljob_api.sections import RLJob
 from rljob_api.sizing.topology import topology
 from rljob_cli.terminal.display import export_svg
 from rljob_cli.terminal.panels import View, run_facts
-from rljob_trainer.control.status_updates import checkpoint_of, progress_of
 from rljob_trainer.reporting.events import read_events
 from rljob_trainer.reporting.progress import ProgressHolder
 from rljob_trainer.reporting.records import EngineRecord, Record, RunRecord, StepRecord
@@ -76,7 +75,7 @@ def status(job: RLJob, records: Sequence[Record], rollout_since: float) -> Statu
     holder = ProgressHolder()
     for record in records:
         holder.record(record)
-    progress = holder.read()
+    progress = holder.progress
     # A failure is recorded again when more is known of it.
     failures = {(each.engine, each.generation): each for each in records if isinstance(each, EngineRecord)}
     incidents = tuple(incident(record) for record in failures.values())
@@ -85,9 +84,9 @@ def status(job: RLJob, records: Sequence[Record], rollout_since: float) -> Statu
         state=RunState.RUNNING,
         phase="rollout",
         phase_since=rollout_since,
-        progress=progress_of(progress),
-        engines=tuple(engine(each.name, incidents, progress.version) for each in topology(job.spec).engines),
-        checkpoint=checkpoint_of(progress),
+        progress=progress,
+        engines=tuple(engine(each.name, incidents, progress.weight_version) for each in topology(job.spec).engines),
+        checkpoint=holder.checkpoint,
         incidents=incidents,
     )
 

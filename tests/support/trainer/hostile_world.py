@@ -232,7 +232,13 @@ class Stage:
         self.report.with_losses(self.losses.lost)
         self.store = StatusStore(control.Status(), self.clock)
         self.updater = StatusUpdater(
-            self.store, self.report.progress, self.report.findings, tuple, lambda states: None, self.losses
+            self.store,
+            self.report.progress,
+            self.report.saved,
+            self.report.findings,
+            tuple,
+            lambda states: None,
+            self.losses,
         )
         self.stream = PromptStream(Held(map(prompt, range(ROWS))), seed=3, shuffle=True)
         self.journal = Journal(self.directory / "journal.jsonl", self.fence.check, self.patience)

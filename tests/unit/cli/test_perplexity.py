@@ -12,7 +12,6 @@ from rljob_cli.records.report_view import as_json
 from rljob_cli.run.summary import recorded, summary
 from rljob_cli.terminal.lines import news
 from rljob_cli.terminal.panels import View, picture, run_facts
-from rljob_trainer.control.status_updates import progress_of
 from rljob_trainer.data.render import SftResponse
 from rljob_trainer.metrics import Accuracy, LearnerMetrics, Publication
 from rljob_trainer.reporting.events import FILE_NAME
@@ -66,7 +65,7 @@ def report(job: RLJob, tmp_path: Path) -> Report:
 
 @pytest.fixture
 def progress(report: Report) -> control.Progress:
-    return progress_of(report.progress())
+    return report.progress()
 
 
 def test_the_protocol_shows_both_perplexities_and_their_curve(progress: control.Progress) -> None:
@@ -107,4 +106,4 @@ def test_it_is_a_metric_and_a_scalar(report: Report) -> None:
 def test_of_samples_that_are_rewarded_no_perplexity_is_reported(job: RLJob, report: Report) -> None:
     rewarded = ScoredGroup(answered(Prompt("0:0", "Hi", "Hi", (1,), "Hello", {}), SftResponse("Hello", (2, 3))), (1.0,))
     report.step(4, (rewarded,), LearnerMetrics(perplexity=7.0), Publication(4, 0.0, (), {}))
-    assert progress_of(report.progress()).perplexities == LEARNED
+    assert report.progress().perplexities == LEARNED

@@ -32,7 +32,7 @@ def start_watchers(
     store, report = foundation.status_store, foundation.report
     report.with_losses(foundation.losses.lost)
     updater = StatusUpdater(
-        store, report.progress, report.findings, sampling.engines, report.engines, foundation.losses
+        store, report.progress, report.saved, report.findings, sampling.engines, report.engines, foundation.losses
     )
     recovery = FallbackRecovery(
         store, foundation.orders, server.attendance, foundation.spec.recovery, leave=_end_process

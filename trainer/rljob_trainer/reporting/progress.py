@@ -1,14 +1,13 @@
-"""The progress of a run as one frozen value. Any thread may read it; the control server puts it into the status."""
+"""The progress of a run, in the protocol's words. Any thread may read it; it becomes a part of the status."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 from typing import Final
 
+from rljob_api.control import AccuracyPoint, PerplexityPoint, Progress, SavedCheckpoint, SetAccuracy, TokenRates
 from rljob_trainer.reporting.curve import Curve
 from rljob_trainer.reporting.records import (
     CheckpointRecord,
-    EndRecord,
     EvaluationRecord,
     PerplexityRecord,
     Record,
@@ -23,86 +22,41 @@ RECENT: Final = 10
 _PERIODIC: Final = ("checkpoint", "evaluate")
 
 
-@dataclass(frozen=True, slots=True)
-class RunProgress:
-    """A reading; times are unix times [s]."""
-
-    steps: int = 0
-    """length of the run"""
-    step: int = 0
-    """steps finished"""
-    reward_mean: float | None = None
-    """of the last step"""
-    rewards: tuple[float, ...] = ()
-    """mean reward of the last steps, oldest first"""
-    evaluations: tuple[EvaluationRecord, ...] = ()
-    """oldest first"""
-    perplexities: tuple[float, ...] = ()
-    """of the data's responses that the last steps trained on, oldest first"""
-    held_out_perplexity: tuple[PerplexityRecord, ...] = ()
-    """oldest first"""
-    curve: Curve = field(default_factory=Curve)
-    """of the whole run, thinned"""
-    rollout_tokens_per_second: float | None = None
-    train_tokens_per_second: float | None = None
-    version: int | None = None
-    """version of the published weights; None: none by this driver"""
-    phase_seconds: Mapping[str, float] = field(default_factory=dict)
-    """of the last step [s]"""
-    step_time: float | None = None
-    """when the last step finished"""
-    eta_seconds: float | None = None
-    """estimate of the time from the end of this step until that of the last one [s]"""
-    checkpoint: CheckpointRecord | None = None
-    """the newest"""
-    outcome: str | None = None
-    """how the run ended"""
-    losses: Mapping[str, int] = field(default_factory=dict)
-    """what the whole run has lost to the world around it, by cause"""
-
-
 class ProgressHolder:
-    """Keeps the newest progress."""
+    """Keeps the newest progress, and the newest checkpoint."""
 
     def __init__(self) -> None:
-        self._progress = RunProgress()
+        self.progress = Progress()
+        self.checkpoint: SavedCheckpoint | None = None
+        self._curve = Curve()
         self._laps: tuple[Mapping[str, float], ...] = ()
 
-    def read(self) -> RunProgress:
-        """Return the progress as of now. Any thread may call it."""
-        return self._progress
-
     def record(self, record: Record) -> None:
-        progress = after(self._progress, record)
-        if isinstance(record, StepRecord):
-            self._laps = (*self._laps, record.phase_seconds)[-2 * RECENT :]
-            progress = replace(progress, eta_seconds=eta_seconds(self._laps, progress.steps - progress.step))
-        self._progress = progress
+        match record:
+            case RunRecord():  # this driver has done no step yet, and published nothing
+                self._change(steps=record.steps, step=record.step, weight_version=None, last_step_seconds={})
+            case StepRecord():
+                self._curve = self._curve.stepped(record)
+                self._laps = (*self._laps, record.phase_seconds)[-2 * RECENT :]
+                left = eta_seconds(self._laps, self.progress.steps - record.step)
+                self._change(**_stepped(self.progress, record), curve=self._curve.points, eta_seconds=left)
+            case EvaluationRecord():
+                self._curve = self._curve.evaluated(record)
+                self._change(**_evaluated(self.progress, record), curve=self._curve.points)
+            case PerplexityRecord():
+                self._curve = self._curve.evaluated(record)
+                point = PerplexityPoint(step=record.step, perplexity=record.perplexity)
+                known = (*self.progress.held_out_perplexity, point)[-HISTORY:]
+                self._change(held_out_perplexity=known, curve=self._curve.points)
+            case CheckpointRecord():  # every checkpoint that is reported was verified
+                self.checkpoint = SavedCheckpoint(step=record.step, path=record.path, verified=True)
 
     def close(self) -> None:
         """Do nothing."""
 
-
-def after(progress: RunProgress, record: Record) -> RunProgress:
-    """Return the progress after `record`."""
-    match record:
-        case RunRecord():
-            begun = replace(progress, steps=record.steps, step=record.step, version=None, step_time=None, outcome=None)
-            return replace(begun, phase_seconds={})  # this driver has done no step yet
-        case StepRecord():
-            return _after_step(progress, record)
-        case EvaluationRecord():
-            evaluations = (*progress.evaluations, record)[-HISTORY:]
-            return replace(progress, evaluations=evaluations, curve=progress.curve.evaluated(record))
-        case PerplexityRecord():
-            known = (*progress.held_out_perplexity, record)[-HISTORY:]
-            return replace(progress, held_out_perplexity=known, curve=progress.curve.evaluated(record))
-        case CheckpointRecord():
-            return replace(progress, checkpoint=record)
-        case EndRecord():
-            return replace(progress, outcome=record.outcome)
-        case _:
-            return progress
+    def _change(self, **changes: object) -> None:
+        # model_copy would take any field and any value.
+        self.progress = Progress.model_validate({**dict(self.progress), **changes}, extra="forbid")
 
 
 def eta_seconds(laps: Sequence[Mapping[str, float]], steps_left: int) -> float | None:
@@ -124,27 +78,39 @@ def _periodic(lap: Mapping[str, float]) -> float:
     return sum(lap.get(phase, 0.0) for phase in _PERIODIC)
 
 
-def _after_step(progress: RunProgress, record: StepRecord) -> RunProgress:
-    rewards = progress.rewards if record.reward_mean is None else (*progress.rewards, record.reward_mean)
+def _stepped(before: Progress, record: StepRecord) -> dict[str, object]:
+    """Return what a step changes."""
+    rewards = before.rewards if record.reward_mean is None else (*before.rewards, record.reward_mean)
     of_data = record.perplexity_of_data
-    perplexities = progress.perplexities if of_data is None else (*progress.perplexities, of_data)
-    return replace(
-        progress,
-        step=record.step,
-        step_time=record.time,
-        reward_mean=record.reward_mean,
-        rewards=rewards[-HISTORY:],
-        perplexities=perplexities[-HISTORY:],
-        curve=progress.curve.stepped(record),
-        rollout_tokens_per_second=record.rollout_tokens_per_second,
-        train_tokens_per_second=record.train_tokens_per_second,
-        version=record.version,
-        phase_seconds=record.phase_seconds,
-        losses=_sum(progress.losses, record.losses),
-    )
+    perplexities = before.perplexities if of_data is None else (*before.perplexities, of_data)
+    return {
+        "step": record.step,
+        "reward_mean": record.reward_mean,
+        "rewards": rewards[-HISTORY:],
+        "perplexities": perplexities[-HISTORY:],
+        "tokens_per_second": TokenRates(rollout=record.rollout_tokens_per_second, train=record.train_tokens_per_second),
+        "weight_version": record.version,
+        "last_step_seconds": dict(record.phase_seconds),
+        "losses": _sum(before.losses, record.losses),
+    }
 
 
-def _sum(some: Mapping[str, int], others: Mapping[str, int]) -> Mapping[str, int]:
-    if not others:
-        return some
+def _evaluated(before: Progress, record: EvaluationRecord) -> dict[str, object]:
+    """Return what an evaluation changes."""
+    return {
+        "accuracy_sampled": _with(before.accuracy_sampled, record.step, record.sampled),
+        "accuracy_greedy": _with(before.accuracy_greedy, record.step, record.greedy),
+        "evaluation_sets": {
+            name: SetAccuracy(step=record.step, sampled=each.sampled, greedy=each.greedy)
+            for name, each in record.sets.items()
+        },
+    }
+
+
+def _with(points: tuple[AccuracyPoint, ...], step: int, accuracy: float | None) -> tuple[AccuracyPoint, ...]:
+    """Return the points with one more, if it was measured."""
+    return points if accuracy is None else (*points, AccuracyPoint(step=step, accuracy=accuracy))[-HISTORY:]
+
+
+def _sum(some: Mapping[str, int], others: Mapping[str, int]) -> dict[str, int]:
     return {cause: some.get(cause, 0) + others.get(cause, 0) for cause in sorted({*some, *others})}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from rljob_api.control import Finding, Incident
+from rljob_api.control import Finding, Incident, Progress, SavedCheckpoint
 from rljob_api.foreign_text import said
 from rljob_api.sections import RLJob, Source, Wandb
 from rljob_api.sizing.topology import topology
@@ -22,7 +22,7 @@ from rljob_trainer.reporting.errors import TrackingError
 from rljob_trainer.reporting.events import FILE_NAME, EventLog, Lost, read_events, rewind
 from rljob_trainer.reporting.measurements import chosen_samples, nonfinite_logprobs, step_metrics
 from rljob_trainer.reporting.phases import Phases
-from rljob_trainer.reporting.progress import ProgressHolder, RunProgress
+from rljob_trainer.reporting.progress import ProgressHolder
 from rljob_trainer.reporting.prometheus import Metrics
 from rljob_trainer.reporting.records import (
     SETUP,
@@ -94,9 +94,13 @@ class Report:
         """Record what `lost` returns with each later step: what was lost since its last call."""
         self._lost = lost
 
-    def progress(self) -> RunProgress:
+    def progress(self) -> Progress:
         """Return the current progress."""
-        return self._progress.read()
+        return self._progress.progress
+
+    def saved(self) -> SavedCheckpoint | None:
+        """Return the newest checkpoint."""
+        return self._progress.checkpoint
 
     def findings(self) -> tuple[Finding, ...]:
         """Return the current anomalies."""

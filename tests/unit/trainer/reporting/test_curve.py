@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_api.control import MOST_CURVE_POINTS, CurvePoint, Progress
-from rljob_trainer.control.status_updates import progress_of
+from rljob_api.control import MOST_CURVE_POINTS, CurvePoint
 from rljob_trainer.reporting.curve import Curve, Thinned
 from rljob_trainer.reporting.progress import ProgressHolder
 from rljob_trainer.reporting.records import EvaluationRecord, StepRecord
@@ -98,6 +97,6 @@ def test_a_driver_that_reads_the_records_again_goes_on_with_the_same_curve():
         second.record(record)
     for record in records[150:]:
         second.record(record)
-    resumed: Progress = progress_of(second.read())
-    assert resumed.curve == first.read().curve.points
+    resumed = second.progress
+    assert resumed.curve == first.progress.curve
     assert (resumed.curve[0].step, resumed.curve[-1].step) == (1, 199)

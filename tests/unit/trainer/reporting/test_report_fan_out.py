@@ -8,7 +8,6 @@ import pytest
 from pytest import approx
 
 from rljob_api.control import SetAccuracy
-from rljob_trainer.control.status_updates import progress_of
 from rljob_trainer.metrics import Accuracy, LearnerMetrics, Publication, combined
 from rljob_trainer.reporting.events import read_events
 from rljob_trainer.reporting.measurements import chosen_samples, step_metrics
@@ -228,7 +227,7 @@ def test_accuracies_of_sets_are_reported_in_the_record_and_the_newest_in_the_sta
         "hard": {"sampled": 0.25, "greedy": None, "n": 4},
         "easy": {"sampled": 0.75, "greedy": 1.0, "n": 2},
     }
-    assert progress_of(run.report.progress()).evaluation_sets == {
+    assert run.report.progress().evaluation_sets == {
         "hard": SetAccuracy(step=1, sampled=0.25),
         "easy": SetAccuracy(step=1, sampled=0.75, greedy=1.0),
     }

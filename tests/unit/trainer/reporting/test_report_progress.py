@@ -16,10 +16,10 @@ def test_progress_shows_the_last_step_and_what_came_before(tmp_path: Path) -> No
     run.take(1)
     run.take(2)
     progress = run.report.progress()
-    assert (progress.step, progress.steps, progress.version) == (2, 36, 2)
+    assert (progress.step, progress.steps, progress.weight_version) == (2, 36, 2)
     assert len(progress.rewards) == 2
     assert progress.rewards[-1] == progress.reward_mean
-    assert [(each.step, each.sampled) for each in progress.evaluations] == [(0, 0.11)]
+    assert [(each.step, each.accuracy) for each in progress.accuracy_sampled] == [(0, 0.11)]
 
 
 def test_progress_remembers_a_bounded_number_of_rewards(tmp_path: Path) -> None:
@@ -37,9 +37,9 @@ def test_a_restarted_driver_shows_the_history_up_to_its_checkpoint(tmp_path: Pat
     after = SyntheticRun(tmp_path, attempt=2, first=3)
     progress = after.report.progress()
     assert progress.rewards == before.report.progress().rewards[:3]
-    assert (progress.step, progress.version, progress.eta_seconds is None) == (3, None, False)
-    assert progress.phase_seconds == {}, "a supervisor would take it for a driver that has done steps"
-    assert len(progress.evaluations) == 1
+    assert (progress.step, progress.weight_version, progress.eta_seconds is None) == (3, None, False)
+    assert progress.last_step_seconds == {}, "a supervisor would take it for a driver that has done steps"
+    assert len(progress.accuracy_sampled) == 1
 
 
 def test_the_estimate_is_the_median_step_times_the_steps_left() -> None:

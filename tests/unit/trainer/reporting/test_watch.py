@@ -9,11 +9,11 @@ import pytest
 
 from rljob_api import control
 from rljob_api.sections import Debug, Device, Precision, Quantization, Watch
-from rljob_trainer.control.status_updates import changes_to
+from rljob_trainer.control.status_store import StatusStore
+from rljob_trainer.control.status_updates import StatusUpdater
 from rljob_trainer.gpu_metrics import GpuUse
 from rljob_trainer.reporting.events import read_events
 from rljob_trainer.reporting.first_step import MEAN_LIMIT
-from rljob_trainer.reporting.losses import Losses
 from rljob_trainer.reporting.measurements import repeated, spread
 from rljob_trainer.reporting.reading.history import read_history
 from rljob_trainer.reporting.reading.html import render
@@ -397,9 +397,9 @@ def test_the_driver_shows_what_holds(tmp_path: Path):
     synthetic = SyntheticRun(tmp_path, steps=40)
     for step in range(1, 13):
         synthetic.take(step)
-    found = changes_to(control.Status(), synthetic.report.progress(), synthetic.report.findings(), (), Losses())[
-        "findings"
-    ]
+    store, report = StatusStore(control.Status()), synthetic.report
+    StatusUpdater(store, report.progress, report.saved, report.findings, tuple, report.engines).update()
+    found = store.status.findings
     assert [finding.name for finding in found] == ["Mismatch"]
     assert "watch.mismatch" in found[0].evidence
 
