@@ -9,7 +9,7 @@ from rljob_operator.capacity.quantities import amounts
 from rljob_operator.capacity.snapshot import Snapshot
 from rljob_operator.children.children import children
 from rljob_operator.children.rollout_pods import RolloutPods
-from rljob_operator.identity import Manifest
+from rljob_operator.identity import ClusterRef, Manifest
 from rljob_operator.job.admitted_job import admitted_job
 from rljob_operator.job.cluster_shape import num_rollout_pods
 from rljob_operator.webhook.review.answer import APPLIED, LONGEST_WARNING, answer, review
@@ -50,7 +50,7 @@ def _complaint(raw: Manifest) -> str | None:
         job = job_of(stored)
         assert job.spec is not None
         admitted = admitted_job(job, job.spec, DEFAULTS)
-        json.dumps(children(admitted, "c", 1, RolloutPods(num_rollout_pods(job.spec))))
+        json.dumps(children(admitted, ClusterRef("c"), 1, RolloutPods(num_rollout_pods(job.spec))))
     return None
 
 
