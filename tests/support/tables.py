@@ -24,7 +24,8 @@ def each_of(rows: Iterable[Any], name: Callable[[Any], object] = repr) -> Callab
                 try:
                     check(*row) if takes_parts else check(row)
                 except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - the failure has it, with its row
-                    wrong.append(f"{name(row)}: {type(error).__name__}: {error}")
+                    cause = f" from {error.__cause__!r}" if error.__cause__ else ""
+                    wrong.append(f"{name(row)}: {type(error).__name__}: {error}{cause}")
             assert table, "the table has no rows"
             assert not wrong, f"{len(wrong)} of {len(table)} rows are wrong\n" + "\n".join(wrong)
 

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-import pytest
+from support.tables import each_of
 
 ROOT = Path(__file__).parents[2]
 PLAINER = {
@@ -24,7 +24,7 @@ PAGES = sorted(
 )
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+@each_of(PAGES, lambda path: str(path.relative_to(ROOT)))
 def test_a_page_has_plain_words(path: Path) -> None:
     lines = enumerate(path.read_text().splitlines(), start=1)
 

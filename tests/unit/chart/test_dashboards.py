@@ -9,6 +9,7 @@ from dashboards.grafana import rendered, text
 from dashboards.panel import Panel
 from support.operator.metrics_page import driver_families, operator_families
 from support.operator.prometheus_server import Query, queries
+from support.tables import each_of
 
 PANELS = [panel for dashboard in DASHBOARDS.values() for row in dashboard.rows for panel in row.panels]
 KNOWN = {family.name for family in (*driver_families(), *operator_families())}
@@ -19,7 +20,7 @@ def test_the_file_is_as_it_is_generated(name: str):
     assert (TARGET / f"{name}.json").read_text() == text(DASHBOARDS[name]), "run `make generate`"
 
 
-@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel.title)
+@each_of(PANELS, lambda panel: panel.title)
 def test_a_panel_says_what_it_shows_in_which_unit(panel: Panel):
     assert panel.text.endswith(".")
     assert panel.unit
@@ -36,7 +37,7 @@ def test_panels_fill_a_grid_without_overlap(name: str):
     assert max(x for x, _ in cells) == 23
 
 
-@pytest.mark.parametrize("query", queries(), ids=lambda query: query.where)
+@each_of(queries(), lambda query: query.where)
 def test_a_query_asks_for_metrics_that_there_are(query: Query):
     asked = set(re.findall(r"\b(?:rljob|process)_\w+(?=[{\[) ]|$)", query.text))
     assert asked

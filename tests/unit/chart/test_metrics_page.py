@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from support.operator.metrics_page import Family, driver_families, markdown, operator_families
+from support.tables import each_of
 
 FAMILIES = (*driver_families(), *operator_families())
 OURS = [family for family in FAMILIES if not family.name.startswith("process_")]
@@ -32,7 +33,7 @@ def test_the_page_is_as_it_is_generated():
     assert page.read_text() == markdown(), "run `make generate`"
 
 
-@pytest.mark.parametrize("family", OURS, ids=lambda family: family.name)
+@each_of(OURS, lambda family: family.name)
 def test_a_metric_is_named_as_prometheus_wants_it(family: Family):
     assert re.fullmatch(r"rljob_[a-z][a-z_]*[a-z]", family.name)
     assert (family.kind == "counter") == family.name.endswith("_total")

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from support.operator.chart_page import CHART, leaves, markdown
+from support.tables import each_of
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
@@ -34,7 +35,7 @@ def test_a_section_knows_its_values_and_refuses_others(path: str, schema: dict, 
     assert [name for name in schema["properties"] if name != "global"] == list(values), "same names, same order"
 
 
-@pytest.mark.parametrize("name", [name for name, _, _ in LEAVES])
+@each_of([name for name, _, _ in LEAVES])
 def test_a_value_is_described_and_typed(name: str):
     schema = next(each for found, each, _ in LEAVES if found == name)
     assert schema["description"]

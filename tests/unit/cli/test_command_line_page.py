@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 from rljob_api.exits import Exit
 from rljob_cli.main import app
 from support.cli.verbs import VERBS
+from support.tables import each_of
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "command-line.md").read_text()
@@ -34,7 +35,7 @@ def test_every_verb_has_a_section_that_shows_its_call(verb):
     assert f"\nrljob {verb} " in section(verb)
 
 
-@pytest.mark.parametrize(("verb", "option"), OPTIONS)
+@each_of(OPTIONS)
 def test_every_option_stands_in_the_section_of_its_verb(verb, option):
     assert f"`{option}`" in section(verb)
 

@@ -228,6 +228,33 @@ def test_an_error_of_the_trainer_is_named_by_its_class_and_words(code: str, path
 @each_of(
     [
         (
+            "PromptTooLong",
+            "data/lengths.py in check",
+            "rljob_trainer.data.rows.DataError: 3 of 8 responses are longer than 512: train.jsonl:3",
+        ),
+        ("GenerateFunctionFailed", "conversations/conversation.py in ask", "ValueError: max_tokens 0 is less than 1"),
+        ("LearnerLost", "learners/rank/rendezvous/links.py in _finish", "RuntimeError: no answer within 60 s"),
+        (
+            "ApiMismatch",
+            "learners/rank/attention/flash.py in _merge",
+            "RuntimeError: this torch does not return the logarithms of the sums; training.contextParallel needs those"
+            " of the last: set it to 1, or use another version of torch",
+        ),
+        (
+            "InductorCacheCorrupt",
+            "processes/kernel_archive.py in _extract",
+            "tarfile.TarError: 3/kernel.so is damaged",
+        ),
+    ]
+)
+def test_an_error_in_the_trainer_is_named_by_its_function(code: str, frame: str, line: str):
+    log = log_of(f"rljob_trainer/{frame}", line)
+    assert diagnose([scan("driver", log.encode())]).findings[0].failure.code == code
+
+
+@each_of(
+    [
+        (
             "LossMaskLength",
             "batches/packing.py",
             "a sequence with 3 response tokens cannot be trained on: it needs a log-probability",

@@ -13,6 +13,7 @@ from rljob_importing.manifest_text import text
 from rljob_importing.script import NoTrainingError, imported
 from rljob_importing.slime_flags import FLAGS
 from support.api.imported_fields import difference
+from support.tables import each_of
 
 HERE = Path(__file__).parent
 SCRIPTS = yaml.safe_load((HERE / "slime_scripts.yaml").read_text())["scripts"]
@@ -63,7 +64,7 @@ def test_the_manifest_of_an_example_script_is_valid_but_for_what_the_script_does
     assert manifest.problems(written) == found.problems
 
 
-@pytest.mark.parametrize("case", SEVERAL_FLAGS, ids=lambda case: case["given"])
+@each_of(SEVERAL_FLAGS, lambda case: case["given"])
 def test_flags_that_belong_together_make_these_fields_and_notes(case):
     program, _, words = case["given"].partition(" ")
 

@@ -12,6 +12,7 @@ from rljob_importing.draft import NoteKind
 from rljob_importing.manifest_text import text
 from rljob_importing.script import NoTrainingError, imported
 from support.api.imported_fields import difference
+from support.tables import each_of
 
 HERE = Path(__file__).parent
 SCRIPTS = yaml.safe_load((HERE / "verl_scripts.yaml").read_text())["scripts"]
@@ -75,12 +76,12 @@ def nemo_with(words):
     return imported(command, "x.sh", {"c.yaml": yaml.safe_dump(SMALL_NEMO)}.get, {})
 
 
-@pytest.mark.parametrize("case", SEVERAL_KEYS["verl"], ids=lambda case: case["given"])
+@each_of(SEVERAL_KEYS["verl"], lambda case: case["given"])
 def test_settings_of_verl_that_belong_together_make_these_fields_and_notes(case):
     assert difference(verl(f"{SMALL_VERL} {case['given']}"), verl(SMALL_VERL)) == case["made"]
 
 
-@pytest.mark.parametrize("case", SEVERAL_KEYS["nemo-rl"], ids=lambda case: case["given"])
+@each_of(SEVERAL_KEYS["nemo-rl"], lambda case: case["given"])
 def test_settings_of_nemo_rl_that_belong_together_make_these_fields_and_notes(case):
     assert difference(nemo_with(case["given"]), nemo_with("")) == case["made"]
 

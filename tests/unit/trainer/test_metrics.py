@@ -19,6 +19,7 @@ from rljob_trainer.reporting.reading.html import figures
 from rljob_trainer.reporting.records import StepRecord
 from rljob_trainer.reporting.tensorboard import scalars
 from support.operator.metrics_page import families, scalars_section
+from support.tables import each_of
 from support.trainer.synthetic_run import SyntheticRun
 
 LINES = table(StepMetrics)
@@ -91,7 +92,7 @@ def test_a_new_line_is_reduced_over_tokens_and_ranks(monkeypatch: pytest.MonkeyP
     assert reduction.unpacked(totals, largest)["dead"] == pytest.approx(1 / 3)
 
 
-@pytest.mark.parametrize("line", [line for line in LINES.values() if line.gauge or line.counter])
+@each_of([line for line in LINES.values() if line.gauge or line.counter])
 def test_a_name_in_prometheus_ends_in_its_unit(line: Metric) -> None:
     name = line.gauge or line.counter
     assert UNITS.get(name.rsplit("_", 1)[1], "") == line.unit

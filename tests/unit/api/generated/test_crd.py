@@ -15,6 +15,7 @@ from rljob_api.reading.field_types import default
 from rljob_api.rules import registry
 from rljob_api.rules.cel import Cel, sentence
 from rljob_api.sections import LONGEST_NAME, Spec
+from support.tables import each_of
 
 ROOT_DIRECTORY = Path(__file__).parents[4]
 FILE = ROOT_DIRECTORY / "crds" / "rljob.dev_rljobs.yaml"
@@ -93,7 +94,7 @@ def test_every_list_says_how_it_merges():
     assert schema_at(("status", "conditions"))["x-kubernetes-list-map-keys"] == ["type"]
 
 
-@pytest.mark.parametrize("path", FIELDS, ids=field_lookup.dotted)
+@each_of(FIELDS, field_lookup.dotted)
 def test_every_field_shows_its_text_its_flags_and_its_default(path):
     text, entry = schema_at(path)["description"], field_lookup.entries()[path]
     value = default(entry.field)
@@ -103,14 +104,12 @@ def test_every_field_shows_its_text_its_flags_and_its_default(path):
     assert entry.section or not value or text.endswith(f". Default: {value}")
 
 
-@pytest.mark.parametrize(
-    "node", list(nodes(schema_at(("status",))))[1:], ids=lambda node: node.get("description", "")[:30]
-)
+@each_of(list(nodes(schema_at(("status",))))[1:], lambda node: node.get("description", "")[:30])
 def test_every_field_of_the_status_has_a_text_or_is_an_entry_of_a_list(node):
     assert node.get("description") or node["type"] == "object"
 
 
-@pytest.mark.parametrize("path", FIELDS, ids=field_lookup.dotted)
+@each_of(FIELDS, field_lookup.dotted)
 def test_what_is_required_and_what_has_a_default_is_as_in_the_models(path):
     field = field_lookup.entries()[path].field
     above, schema = schema_at(path[:-1]), schema_at(path)
@@ -170,12 +169,12 @@ def test_names_of_children_fit_kuberay():
     assert LONGEST_NAME + len("-attempt-1000") <= KUBERAY_LONGEST_NAME
 
 
-@pytest.mark.parametrize("rule", registry.RULES, ids=lambda rule: rule.name)
+@each_of(registry.RULES, lambda rule: rule.name)
 def test_a_rule_is_in_cel_or_says_why_not(rule):
     assert bool(rule.cel) != bool(rule.only_python)
 
 
-@pytest.mark.parametrize("claim", crd.claims(), ids=lambda claim: claim.field)
+@each_of(crd.claims(), lambda claim: claim.field)
 def test_a_claim_names_a_field(claim):
     assert tuple(claim.field.split(".")) in field_lookup.entries()
 

@@ -20,9 +20,9 @@ def test_the_reference_page_is_current(page):
     assert PAGE.read_text() == page, "make generate"
 
 
-@pytest.mark.parametrize("path", field_lookup.entries(), ids=field_lookup.dotted)
-def test_every_field_has_a_row(page, path):
-    assert f"`{path[-1]}`" in page
+def test_every_field_has_a_row(page):
+    missing = [field_lookup.dotted(path) for path in field_lookup.entries() if f"`{path[-1]}`" not in page]
+    assert not missing, missing
 
 
 @pytest.mark.parametrize(

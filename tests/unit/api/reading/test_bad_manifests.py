@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-import pytest
-
 from rljob_api.reading.manifest import load, problems
 from support.api.bad_manifests import Case, cases, page, table
+from support.tables import each_of
 
 PAGE = Path(__file__).parents[4] / "docs" / "bad-manifests.md"
 
@@ -14,7 +13,7 @@ def test_the_manifest_that_the_table_edits_is_valid():
     assert load(table()["good"]).metadata.name == "arithmetic"
 
 
-@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
+@each_of(cases(), lambda case: case.name)
 def test_a_bad_manifest_is_refused_with_exactly_these_words(case: Case):
     assert tuple(str(problem) for problem in problems(case.text)) == case.says
 

@@ -10,6 +10,7 @@ from pydantic.fields import FieldInfo
 
 from rljob_api.reading import field_lookup, field_types, manifest
 from rljob_api.sections import RLJob
+from support.tables import each_of
 
 ROOT = Path(__file__).parents[4]
 
@@ -65,7 +66,7 @@ def test_a_name_of_what_is_lacking_is_no_field_and_says_where_the_list_is(name):
     assert not any(path[-1] == name for path in field_lookup.entries())
 
 
-@pytest.mark.parametrize(("name", "field"), field_lookup.OTHERS.items())
+@each_of(field_lookup.OTHERS.items())
 def test_a_name_of_another_system_leads_to_a_field_that_exists(name, field):
     assert field_lookup.meant(("spec",), name.replace("-", "_")) == field
     assert tuple(field.split(".")) in field_lookup.entries()
@@ -78,9 +79,7 @@ def test_the_reason_why_a_name_needs_no_field_is_half_a_sentence_with_fields_tha
     assert all(tuple(path.split(".")) in field_lookup.entries() for path in re.findall(r"spec[\w.]+", reason))
 
 
-@pytest.mark.parametrize(
-    "path", sorted({p for paths in field_lookup.flags().values() for p in paths}), ids=field_lookup.dotted
-)
+@each_of(sorted({p for paths in field_lookup.flags().values() for p in paths}), field_lookup.dotted)
 def test_every_flag_in_a_text_leads_back_to_its_field(path):
     flags = [flag for flag, paths in field_lookup.flags().items() if path in paths]
 

@@ -93,9 +93,10 @@ def test_texts_and_lists_have_an_end(good, old, new, said):
     assert said in f"{problem.field}: {problem.rule}"
 
 
-@pytest.mark.parametrize("rule", registry.RULES, ids=lambda rule: rule.name)
-def test_every_rule_passes_the_good_manifest(good, rule):
-    assert list(rule(load(good).spec)) == []
+def test_every_rule_passes_the_good_manifest(good):
+    spec = load(good).spec
+    broken = {rule.name: found for rule in registry.RULES if (found := list(rule(spec)))}
+    assert not broken, broken
 
 
 def test_the_kv_cache_has_a_size_of_its_own_on_cpu(good):

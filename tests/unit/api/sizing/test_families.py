@@ -11,6 +11,7 @@ from rljob_api.sections import RLJob
 from rljob_api.sizing.known_models import ON_THE_HUB
 from rljob_api.sizing.model_shape import problems, shape, teacher_problems
 from rljob_api.sizing.tensors import is_trained, tensors_of
+from support.tables import each_of
 
 LLAMA = ON_THE_HUB["meta-llama/Llama-3.2-1B-Instruct"]
 GLM4 = {
@@ -88,7 +89,7 @@ def test_parameters_are_those_that_are_published(name, parameters):
     assert shape(ON_THE_HUB[name]).parameters == parameters
 
 
-@pytest.mark.parametrize("name", ON_THE_HUB)
+@each_of(ON_THE_HUB)
 def test_parameters_are_those_of_the_tensors_in_the_files(name):
     model = shape(ON_THE_HUB[name])
 

@@ -21,6 +21,7 @@ from rljob_operator.status.conditions import Reason
 from rljob_operator.status.events import Event
 from rljob_trainer.reporting.prometheus import CAUSES
 from rljob_trainer.reporting.watch import NAMES
+from support.tables import each_of
 
 ROOT = Path(__file__).parents[4]
 ALERTS = re.findall(r"- alert: (\w+)", (ROOT / "charts/rljob/files/alerts.yaml").read_text())
@@ -88,7 +89,7 @@ def test_reasons_of_events_are_those_of_the_operator():
     assert set(said) == OF_EVENTS
 
 
-@pytest.mark.parametrize("each", everything(), ids=lambda each: f"{each.kind}-{each.name}")
+@each_of(everything(), lambda each: f"{each.kind}-{each.name}")
 def test_a_link_leads_to_a_section_that_is_there(each: Explanation):
     page, _, anchor = each.link.partition("#")
     titles = re.findall(r"^#+ (.*)$", (ROOT / page).read_text(), re.MULTILINE)
@@ -142,7 +143,7 @@ def fields_explained(word: str) -> list[str]:
     return [each["name"] for each in json.loads(explain(word, "-o", "json").stdout) if each["kind"] == Kind.FIELD]
 
 
-@pytest.mark.parametrize("path", paths())
+@each_of(paths())
 def test_each_field_is_explained_by_its_path(path: str):
     assert explained_fields.fields(path)[0].name == f"spec.{path}" == explained_fields.fields(f"spec.{path}")[0].name
 
@@ -180,7 +181,7 @@ def test_a_field_is_shown_with_type_default_and_text():
     assert "; required. " in explain("training.steps").stdout
 
 
-@pytest.mark.parametrize("path", paths())
+@each_of(paths())
 def test_the_page_of_the_manifest_has_the_section_that_a_field_links_to(path: str):
     anchors = {title.replace(".", "") for title in re.findall(r"^## `(.*)`$", MANIFEST_PAGE, re.MULTILINE)}
     found = explained_fields.fields(path)

@@ -20,6 +20,7 @@ from rljob_cli.main import app
 from rljob_cli.terminal import screen
 from rljob_cli.terminal.screen import Printable, say, say_json, write_log
 from support.operator.operator_world import SPEC
+from support.tables import each_of
 
 EVIL = "\x1b]52;c;Y3VybCBldmlsfHNo\x07\x1b[2K\x1b[1A\x1b]8;;http://evil\x07click\x1b]8;;\x07\u202e\x9b2J\u200b"
 STEERING = [char for char in EVIL if not char.isprintable()]
@@ -44,7 +45,7 @@ def drawn(what: RenderableType, **options: object) -> str:
     return file.getvalue()
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
+@each_of(SOURCES, lambda path: path.name)
 def test_only_the_screen_and_the_display_write(source: Path) -> None:
     calls = [ast.unparse(each.func) for each in ast.walk(ast.parse(source.read_text())) if isinstance(each, ast.Call)]
     writes = {"print", "typer.echo", "click.echo", "Console", "sys.stdout.write", "sys.stderr.write", "typer.secho"}

@@ -3,8 +3,6 @@
 import json
 from typing import Any
 
-import pytest
-
 from rljob_api.errors import ManifestError
 from rljob_api.reading.manifest import parse
 from rljob_operator.capacity.packing import Node
@@ -18,6 +16,7 @@ from rljob_operator.webhook.review.answer import APPLIED, answer
 from rljob_operator.world.world import job_of
 from support.api.random_manifests import Manifest, manifests
 from support.operator.operator_world import DEFAULTS
+from support.tables import each_of
 
 NUMBER = 400
 NODES = tuple(Node(f"n{i}", amounts({"nvidia.com/gpu": 4, "cpu": 64, "memory": "256Gi", "pods": 110})) for i in (1, 2))
@@ -37,7 +36,7 @@ def asked(raw: Manifest, **more: Any) -> Any:
     return answer({**request, **more}, DEFAULTS, SEEN)
 
 
-@pytest.mark.parametrize("raw", list(manifests(NUMBER)), ids=range(NUMBER))
+@each_of(manifests(NUMBER))
 def test_the_webhook_agrees_with_python_and_takes_only_what_can_be_built(raw: Manifest):
     applied = {"annotations": {APPLIED: json.dumps(raw)}}
     found = asked({**raw, "metadata": {**raw["metadata"], **applied}})
@@ -50,7 +49,7 @@ def test_the_webhook_agrees_with_python_and_takes_only_what_can_be_built(raw: Ma
         assert built["spec"]["workerGroupSpecs"]
 
 
-@pytest.mark.parametrize("raw", list(manifests(NUMBER // 4, seed=7)), ids=range(NUMBER // 4))
+@each_of(manifests(NUMBER // 4, seed=7))
 def test_a_change_that_brings_nothing_new_is_never_refused(raw: Manifest):
     suspended = {**raw, "spec": {**raw["spec"], "suspend": True}}
     again = {**suspended, "spec": {**suspended["spec"], "scheduling": {"ttlSecondsAfterFinished": 9}}}

@@ -12,6 +12,7 @@ from rljob_trainer.batches.loss_weights import by_token
 from rljob_trainer.learners.config import LossSettings
 from rljob_trainer.learners.objectives import objective
 from rljob_trainer.learners.rank.loss.loss import Targets, policy_loss
+from support.tables import each_of
 from support.trainer.algorithm_batches import NUM_BATCHES, Batch, batch
 
 SEEDS = range(NUM_BATCHES)
@@ -42,7 +43,7 @@ def test_advantages_are_those_of_the_formula(coefficient: float) -> None:
     assert torch.cat(ours).count_nonzero() > 500
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each_of(SEEDS)
 def test_the_expected_gradient_is_that_of_the_reverse_kl(seed: int) -> None:
     """Every token of a small vocabulary is a sample with its own probability as weight: the expectation, exactly."""
     torch.manual_seed(seed)
@@ -71,7 +72,7 @@ def test_the_expected_gradient_is_that_of_the_reverse_kl(seed: int) -> None:
     assert theirs.norm() > 1e-3
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each_of(SEEDS)
 def test_the_loss_of_a_batch_is_its_mean_of_log_ratio_times_divergence(seed: int) -> None:
     b = batch(seed)
     advantages = b.padded(distilled(0.5)(b.outcomes(b.old_D_T - b.reference_D_T)))

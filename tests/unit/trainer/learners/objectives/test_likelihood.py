@@ -11,6 +11,7 @@ from rljob_trainer.batches.loss_weights import by_constant, by_sample, by_token
 from rljob_trainer.learners.config import LossSettings
 from rljob_trainer.learners.objectives import objective
 from rljob_trainer.learners.rank.loss.loss import policy_loss
+from support.tables import each_of
 from support.trainer.algorithm_batches import LONGEST, NUM_BATCHES, batch
 
 SEEDS = range(NUM_BATCHES)
@@ -19,8 +20,7 @@ SETTINGS = LossSettings(LIKELIHOOD, sampled=False)
 VOCABULARY = 11
 
 
-@pytest.mark.parametrize("by", BY)
-@pytest.mark.parametrize("seed", SEEDS)
+@each_of([(seed, by) for seed in SEEDS for by in BY])
 def test_the_loss_and_its_gradient_are_those_of_cross_entropy(seed: int, by: str) -> None:
     b = batch(seed)
     mask = b.mask_D_T.bool()
