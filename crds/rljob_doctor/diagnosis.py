@@ -20,7 +20,7 @@ WRAPPER = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DiagnosedFailure:
     """A failure that was recognised."""
 
     failure: Failure
@@ -37,7 +37,7 @@ class Finding:
 class Diagnosis:
     """What is known of why a run failed."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[DiagnosedFailure, ...]
     """most probable cause first"""
     overcome: tuple[str, ...] = ()
     """codes of failures in a run that succeeded"""
@@ -77,8 +77,10 @@ def diagnose(logs: Sequence[Scanned]) -> Diagnosis:
 
 
 def _with_end(
-    findings: list[Finding], occurrences: Sequence[tuple[Failure, Sequence[Occurrence]]], logs: Sequence[Scanned]
-) -> list[Finding]:
+    findings: list[DiagnosedFailure],
+    occurrences: Sequence[tuple[Failure, Sequence[Occurrence]]],
+    logs: Sequence[Scanned],
+) -> list[DiagnosedFailure]:
     """Return findings with what the ends of logs say, where none is a cause: hints, consequences, any exception."""
     if any(each.failure.level is not Level.HINT and each.failure.code != UNKNOWN for each in findings):
         has_cause = any(each.failure.level is Level.CAUSE for each in findings)
@@ -92,7 +94,7 @@ def _with_end(
     return findings + (said or _unexplained(_last_words(logs), known) or _unexplained(likely, known))
 
 
-def _led_to(findings: Sequence[Finding], logs: Sequence[Scanned]) -> list[Finding]:
+def _led_to(findings: Sequence[DiagnosedFailure], logs: Sequence[Scanned]) -> list[DiagnosedFailure]:
     """Return what lines suggest that stand before the first consequence of their log, such as the death of an actor."""
     begins: dict[str, int] = {}
     for seen in (seen for each in findings if each.failure.level is Level.CONSEQUENCE for seen in each.evidence):
@@ -120,18 +122,18 @@ def _last_lines(lines: Sequence[tuple[Scanned, Mapping[str, Sequence[Occurrence]
     }
 
 
-def _unexplained(seen: Mapping[str, Sequence[Occurrence]], known: Set[tuple[str, int]]) -> list[Finding]:
+def _unexplained(seen: Mapping[str, Sequence[Occurrence]], known: Set[tuple[str, int]]) -> list[DiagnosedFailure]:
     """Return findings of lines at the end of logs that no hint explains; `known` are the hints' logs and lines."""
     left = {code: [each for each in lines if (each.log, each.line) not in known] for code, lines in seen.items()}
     return [
-        Finding(catalogue()[code], tuple(lines[:MOST_EVIDENCE]), len(lines), False, is_likely=code != UNKNOWN)
+        DiagnosedFailure(catalogue()[code], tuple(lines[:MOST_EVIDENCE]), len(lines), False, is_likely=code != UNKNOWN)
         for code, lines in left.items()
         if lines
     ]
 
 
 def _behind(
-    ranked: Sequence[Finding], occurrences: Sequence[tuple[Failure, Sequence[Occurrence]]]
+    ranked: Sequence[DiagnosedFailure], occurrences: Sequence[tuple[Failure, Sequence[Occurrence]]]
 ) -> Occurrence | None:
     """Return the exception that a consequence followed, if nothing else says what it followed."""
     if not ranked or ranked[0].failure.level is not Level.CONSEQUENCE or ranked[0].failure.code == UNKNOWN:
@@ -234,14 +236,14 @@ def _episodes(shown: Sequence[tuple[Failure, Sequence[Occurrence]]], names: Sequ
 
 def _finding(
     failure: Failure, found: Sequence[Occurrence], count: int, begins: dict[str, int], logs: Sequence[Scanned]
-) -> Finding:
+) -> DiagnosedFailure:
     recent = [each for each in found if failure.lasting or each.line >= begins[each.log]]
     ordered = sorted(recent or found, key=lambda each: (bool(WRAPPER.search(each.text)), each.time))
     is_likely = not any(failure.code in log.found for log in logs)
-    return Finding(failure, tuple(ordered[:MOST_EVIDENCE]), count, is_earlier=not recent, is_likely=is_likely)
+    return DiagnosedFailure(failure, tuple(ordered[:MOST_EVIDENCE]), count, is_earlier=not recent, is_likely=is_likely)
 
 
-def _rank(finding: Finding, order: dict[str, int]) -> tuple[object, ...]:
+def _rank(finding: DiagnosedFailure, order: dict[str, int]) -> tuple[object, ...]:
     """Return the key to sort by: causes of the last episode in their order, then consequences, then hints."""
     first = finding.evidence[0]
     when = first.time or "~" if len(order) > 1 else ""

@@ -76,7 +76,7 @@ class LearnerRank:
 
 @dataclass(frozen=True, slots=True)
 class PlacedEngine:
-    """One SGLang server."""
+    """The slots of one SGLang server."""
 
     index: int
     slots: tuple[Slot, ...]

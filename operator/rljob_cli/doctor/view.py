@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 
-from rljob_doctor.diagnosis import Diagnosis, Finding
+from rljob_doctor.diagnosis import DiagnosedFailure, Diagnosis
 from rljob_doctor.entry import Level
 from rljob_doctor.occurrences import Occurrence, Scanned
 
@@ -29,13 +29,13 @@ def as_text(diagnosis: Diagnosis, logs: Sequence[Scanned], notes: Sequence[str] 
     return "\n\n".join(parts)
 
 
-def number_shown(findings: Sequence[Finding]) -> int:
+def number_shown(findings: Sequence[DiagnosedFailure]) -> int:
     """Return how many findings are shown in full: the causes of the end, or else the first finding."""
     causes = [each for each in findings if each.failure.level is Level.CAUSE and not each.is_earlier]
     return min(len(causes), MOST_SHOWN) or min(len(findings), 1)
 
 
-def paragraph(number: int, finding: Finding) -> str:
+def paragraph(number: int, finding: DiagnosedFailure) -> str:
     failure = finding.failure
     seen = [f"   seen:  {where(each)}  {each.text[:WIDTH]}" for each in finding.evidence]
     if finding.count > len(finding.evidence):
@@ -49,7 +49,7 @@ def paragraph(number: int, finding: Finding) -> str:
     return "\n".join([*lines, f"   more:  {link(finding)}"])
 
 
-def line(finding: Finding) -> str:
+def line(finding: DiagnosedFailure) -> str:
     kind = "earlier" if finding.is_earlier else LATER[finding.failure.level]
     if finding.is_likely:
         return f"{kind}: not recognised; {finding.failure.area} ({where(finding.evidence[0])})"
@@ -78,7 +78,7 @@ def as_json(diagnosis: Diagnosis, logs: Sequence[Scanned], notes: Sequence[str] 
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
-def value_of(finding: Finding) -> dict[str, object]:
+def value_of(finding: DiagnosedFailure) -> dict[str, object]:
     failure = finding.failure
     evidence = {"count": finding.count, "evidence": [evidence_value(each) for each in finding.evidence]}
     if finding.is_likely:
@@ -107,5 +107,5 @@ def where(found: Occurrence) -> str:
     return f"{found.log}:{found.line}"
 
 
-def link(finding: Finding) -> str:
+def link(finding: DiagnosedFailure) -> str:
     return f"{PAGE}#{finding.failure.code.lower()}"

@@ -14,7 +14,7 @@ from rljob_cli.jobs import training
 from rljob_cli.jobs.jobs import Job, Manifest
 from rljob_cli.records.run_health import Course, Number
 from rljob_operator.attempts.attempt_view import AttemptView, attempt_view
-from rljob_operator.capacity.finding import Outcome
+from rljob_operator.capacity.obstacle import Outcome
 from rljob_operator.capacity.queues import Queues
 from rljob_operator.capacity.snapshot import snapshot, used_by_node
 from rljob_operator.capacity.verdict import Verdict, verdict

@@ -11,7 +11,7 @@ from sys import intern
 from typing import Any, Literal
 
 from rljob_operator.capacity.demand import Pods, total
-from rljob_operator.capacity.finding import Finding, Outcome
+from rljob_operator.capacity.obstacle import Obstacle, Outcome
 from rljob_operator.capacity.quantities import amounts, shown
 from rljob_operator.identity import Manifest
 
@@ -67,7 +67,7 @@ def node_of(raw: Manifest, used: Mapping[str, int]) -> Node:
     )
 
 
-def against_nodes(pods: Sequence[Pods], nodes: Sequence[Node], coming: Sequence[Node] | None) -> Iterator[Finding]:
+def against_nodes(pods: Sequence[Pods], nodes: Sequence[Node], coming: Sequence[Node] | None) -> Iterator[Obstacle]:
     """Yield what nodes do not have, or do not have now.
 
     `coming` are the nodes that an autoscaler can bring; None: that is not known, so whatever is short may come later.
@@ -84,12 +84,12 @@ def against_nodes(pods: Sequence[Pods], nodes: Sequence[Node], coming: Sequence[
 
 def against_empty_nodes(
     pods: Sequence[Pods], nodes: Sequence[Node], coming: Sequence[Node] | None
-) -> tuple[Finding, ...]:
+) -> tuple[Obstacle, ...]:
     """Return what nodes would not have if they were empty, and all that can come were there."""
     return _against_empty(pods, _alike(pods, (*nodes, *(coming or ()))), coming is not None)
 
 
-def _against_empty(pods: Sequence[Pods], nodes: Sequence["_Alike"], is_all: bool) -> tuple[Finding, ...]:
+def _against_empty(pods: Sequence[Pods], nodes: Sequence["_Alike"], is_all: bool) -> tuple[Obstacle, ...]:
     never = Outcome.NEVER if is_all else Outcome.LATER
     return tuple(_shapes(pods, nodes, never)) or tuple(_together(pods, nodes, never))
 
@@ -137,7 +137,7 @@ def _enough(pods: Sequence[Pods], nodes: Sequence[_Alike]) -> list[Node]:
     return [each.node for each in nodes for _ in range(min(each.count, most))]
 
 
-def _shapes(pods: Sequence[Pods], kinds: Sequence[_Alike], never: Outcome) -> Iterator[Finding]:
+def _shapes(pods: Sequence[Pods], kinds: Sequence[_Alike], never: Outcome) -> Iterator[Obstacle]:
     """Yield the groups of which no pod fits on any node, were it empty."""
     nodes = [each.node for each in kinds]
     for each in pods:
@@ -146,11 +146,11 @@ def _shapes(pods: Sequence[Pods], kinds: Sequence[_Alike], never: Outcome) -> It
             continue
         matching = [node for node in nodes if _lets_in(node, each)]
         if not matching:
-            yield Finding(never, _nowhere(each, nodes, sum(kind.count for kind in kinds)))
+            yield Obstacle(never, _nowhere(each, nodes, sum(kind.count for kind in kinds)))
         else:
             name, largest = _shortest(each, matching)
             text = f"a pod of the group {each.group} needs {shown(name, each.requests[name])}"
-            yield Finding(never, f"{text}; the largest node has {shown(name, largest)}", name)
+            yield Obstacle(never, f"{text}; the largest node has {shown(name, largest)}", name)
 
 
 def _nowhere(pods: Pods, nodes: Sequence[Node], number: int) -> str:
@@ -178,16 +178,16 @@ def _rarest(name: str) -> tuple[bool, str]:
     return "/" not in name, name
 
 
-def _together(pods: Sequence[Pods], kinds: Sequence[_Alike], never: Outcome) -> Iterator[Finding]:
+def _together(pods: Sequence[Pods], kinds: Sequence[_Alike], never: Outcome) -> Iterator[Obstacle]:
     """Yield what is short if every node were empty."""
     short = _lacking(pods, kinds, now=False)
     if short is not None:
         name, there = short
-        yield Finding(never, f"all matching nodes together have {shown(name, there)}", name)
+        yield Obstacle(never, f"all matching nodes together have {shown(name, there)}", name)
     elif placed(pods, _enough(pods, kinds)) is False:
         count = sum(each.count for each in pods)
         number = sum(kind.count for kind in kinds)
-        yield Finding(never, f"{count} pods do not fit on the {number} nodes, even if these were empty")
+        yield Obstacle(never, f"{count} pods do not fit on the {number} nodes, even if these were empty")
 
 
 def _lacking(pods: Sequence[Pods], kinds: Sequence[_Alike], now: bool) -> tuple[str, int] | None:
@@ -203,15 +203,15 @@ def _lacking(pods: Sequence[Pods], kinds: Sequence[_Alike], now: bool) -> tuple[
     return None
 
 
-def _short_now(pods: Sequence[Pods], ready: Sequence[_Alike]) -> Finding:
+def _short_now(pods: Sequence[Pods], ready: Sequence[_Alike]) -> Obstacle:
     """Return what these nodes lack at present."""
     matching = [kind for kind in ready if any(_lets_in(kind.node, each) for each in pods)]
     unwell = [kind for kind in matching if not any(_lets_in(kind.node, each, passing=True) for each in pods)]
     kept_out = f"; {_taints(unwell)}" if unwell else ""
     if (short := _lacking(pods, ready, now=True)) is not None:
         name, there = short
-        return Finding(Outcome.LATER, f"matching nodes have {shown(name, there)} free{kept_out}", name)
-    return Finding(Outcome.LATER, f"matching nodes have enough free, but not on single nodes{kept_out}")
+        return Obstacle(Outcome.LATER, f"matching nodes have {shown(name, there)} free{kept_out}", name)
+    return Obstacle(Outcome.LATER, f"matching nodes have enough free, but not on single nodes{kept_out}")
 
 
 def _taints(unwell: Sequence[_Alike]) -> str:

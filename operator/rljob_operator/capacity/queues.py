@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from rljob_api.errors import UNREADABLE
 from rljob_operator.capacity.demand import Pods, total
-from rljob_operator.capacity.finding import Finding, Outcome
+from rljob_operator.capacity.obstacle import Obstacle, Outcome
 from rljob_operator.capacity.quantities import PODS, shown, thousandths
 from rljob_operator.identity import Manifest
 
@@ -118,15 +118,15 @@ def _flavor(raw: Mapping[str, Any], reserved: int) -> Flavor:
     return Flavor(thousandths(raw.get("nominalQuota", 0)), limit("borrowingLimit"), limit("lendingLimit"), reserved)
 
 
-def against_queue(pods: Sequence[Pods], namespace: str, name: str, known: Queues) -> Iterator[Finding]:
+def against_queue(pods: Sequence[Pods], namespace: str, name: str, known: Queues) -> Iterator[Obstacle]:
     """Yield what a LocalQueue can never give, or does not give now."""
     key = (namespace, name)
     if key not in known.local:
-        yield Finding(Outcome.LATER, f"{FIELD}: namespace {namespace} has no LocalQueue {name}", None)
+        yield Obstacle(Outcome.LATER, f"{FIELD}: namespace {namespace} has no LocalQueue {name}", None)
         return
     queue = known.clusters.get(known.local[key])
     if queue is None:
-        yield Finding(Outcome.LATER, f"ClusterQueue {known.local[key]} of LocalQueue {name} does not exist", None)
+        yield Obstacle(Outcome.LATER, f"ClusterQueue {known.local[key]} of LocalQueue {name} does not exist", None)
         return
     covered = {resource for _, resource in queue.flavors}
     never = list(_too_much(pods, covered, queue, known))
@@ -135,18 +135,18 @@ def against_queue(pods: Sequence[Pods], namespace: str, name: str, known: Queues
         return
     yield from _uncovered(pods, covered, queue)
     if queue.is_stopped or key in known.stopped:
-        yield Finding(Outcome.LATER, f"LocalQueue {name} or ClusterQueue {queue.name} is stopped", None)
+        yield Obstacle(Outcome.LATER, f"LocalQueue {name} or ClusterQueue {queue.name} is stopped", None)
     yield from _now(pods, covered, queue, known)
 
 
-def _uncovered(pods: Sequence[Pods], covered: set[str], queue: ClusterQueue) -> Iterator[Finding]:
+def _uncovered(pods: Sequence[Pods], covered: set[str], queue: ClusterQueue) -> Iterator[Obstacle]:
     for resource, amount in sorted(total(tuple(pods)).items()):
         if resource not in covered and resource != PODS and amount > 0:
             # Not never: Kueue's configuration, which nobody can read, may leave resources out.
-            yield Finding(Outcome.LATER, f"ClusterQueue {queue.name} has no quota for {resource}", resource)
+            yield Obstacle(Outcome.LATER, f"ClusterQueue {queue.name} has no quota for {resource}", resource)
 
 
-def _too_much(pods: Sequence[Pods], covered: set[str], queue: ClusterQueue, known: Queues) -> Iterator[Finding]:
+def _too_much(pods: Sequence[Pods], covered: set[str], queue: ClusterQueue, known: Queues) -> Iterator[Obstacle]:
     """Yield resources of which the queue has too little, were it empty: for all pods, or for those of one group, which
     get one flavor.
     """
@@ -154,13 +154,13 @@ def _too_much(pods: Sequence[Pods], covered: set[str], queue: ClusterQueue, know
     for resource in sorted(covered & needs.keys()):
         most = {flavor: _most(queue, flavor, resource, known) for flavor, each in queue.flavors if each == resource}
         if needs[resource] > sum(most.values()):
-            yield Finding(Outcome.NEVER, _has(queue, resource, known), resource)
+            yield Obstacle(Outcome.NEVER, _has(queue, resource, known), resource)
             continue
         for each in pods:
             wanted = each.requests.get(resource, 0) * each.count
             if wanted > max(most.values()):
                 text = f"the pods of the group {each.group} need {shown(resource, wanted)} of one flavor"
-                yield Finding(Outcome.NEVER, f"{text}; {_has(queue, resource, known)}", resource)
+                yield Obstacle(Outcome.NEVER, f"{text}; {_has(queue, resource, known)}", resource)
                 break
 
 
@@ -172,7 +172,7 @@ def _has(queue: ClusterQueue, resource: str, known: Queues) -> str:
     return f"{text} and may borrow {shown(resource, borrowed)}" if queue.cohort else text
 
 
-def _now(pods: Sequence[Pods], covered: set[str], queue: ClusterQueue, known: Queues) -> Iterator[Finding]:
+def _now(pods: Sequence[Pods], covered: set[str], queue: ClusterQueue, known: Queues) -> Iterator[Obstacle]:
     needs = total(tuple(pods))
     for resource in sorted(covered & needs.keys()):
         mine = [name for name, each in queue.flavors if each == resource]
@@ -180,7 +180,7 @@ def _now(pods: Sequence[Pods], covered: set[str], queue: ClusterQueue, known: Qu
         reserved = sum(queue.flavors[name, resource].reserved for name in mine)
         if needs[resource] > most - reserved:
             text = f"{_has(queue, resource, known)}; {shown(resource, reserved)} are reserved"
-            yield Finding(Outcome.LATER, text, resource)
+            yield Obstacle(Outcome.LATER, text, resource)
 
 
 def _most(queue: ClusterQueue, flavor: str, resource: str, known: Queues) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rljob_operator.capacity.demand import Container, Pods
-from rljob_operator.capacity.finding import Finding, Outcome
+from rljob_operator.capacity.obstacle import Obstacle, Outcome
 from rljob_operator.capacity.quantities import PODS, amounts, shown
 from rljob_operator.identity import Manifest
 
@@ -82,7 +82,7 @@ def _completed(container: Container, limit: Limit) -> Container:
     return replace(container, limits=limits, requests={**limits, **limit.default_request, **container.requests})
 
 
-def against_limits(pods: Sequence[Pods], limits: Sequence[Limit]) -> Iterator[Finding]:
+def against_limits(pods: Sequence[Pods], limits: Sequence[Limit]) -> Iterator[Obstacle]:
     """Yield what LimitRanges forbid; `pods` are completed."""
     for each in pods:
         for limit in limits:
@@ -91,21 +91,21 @@ def against_limits(pods: Sequence[Pods], limits: Sequence[Limit]) -> Iterator[Fi
                 yield from _beyond(limit, each.group, size)
 
 
-def _beyond(limit: Limit, group: str, size: Pods | Container) -> Iterator[Finding]:
+def _beyond(limit: Limit, group: str, size: Pods | Container) -> Iterator[Obstacle]:
     who = f"a {limit.kind.lower()} of the group {group}"
     for kind, word in WORDS.items():
         has: Mapping[str, int] = getattr(size, kind)
         for name, most in limit.most.items():
             if has.get(name, 0) > most:
                 text = f"LimitRange {limit.name} allows at most {shown(name, most)}"
-                yield Finding(Outcome.NEVER, f"{text}, and the {word} of {who} is {shown(name, has[name])}", name)
+                yield Obstacle(Outcome.NEVER, f"{text}, and the {word} of {who} is {shown(name, has[name])}", name)
         for name, least in limit.least.items():
             if name in has and has[name] < least:
                 text = f"LimitRange {limit.name} asks for at least {shown(name, least)}"
-                yield Finding(Outcome.NEVER, f"{text}, and the {word} of {who} is {shown(name, has[name])}", name)
+                yield Obstacle(Outcome.NEVER, f"{text}, and the {word} of {who} is {shown(name, has[name])}", name)
 
 
-def against_quotas(pods: Sequence[Pods], quotas: Sequence[Quota]) -> Iterator[Finding]:
+def against_quotas(pods: Sequence[Pods], quotas: Sequence[Quota]) -> Iterator[Obstacle]:
     """Yield what quotas do not allow, or do not allow now; `pods` are completed."""
     for quota in quotas:
         mine = [each for each in pods if all(_matches(scope, each) for scope in quota.selector)]
@@ -124,7 +124,7 @@ def _needed(kind: str, name: str, pods: Sequence[Pods]) -> int:
     return sum(getattr(each, kind).get(name, 0) * each.count for each in pods)
 
 
-def _counted(quota: Quota, counted: str, hard: int, pods: Sequence[Pods]) -> Iterator[Finding]:
+def _counted(quota: Quota, counted: str, hard: int, pods: Sequence[Pods]) -> Iterator[Obstacle]:
     found = _resource(counted)
     if found is None or not pods:
         return
@@ -132,18 +132,18 @@ def _counted(quota: Quota, counted: str, hard: int, pods: Sequence[Pods]) -> Ite
     without = [each.group for each in pods if name in REQUIRED and any(_lacks(c, kind, name) for c in each.containers)]
     if without:
         text = f"ResourceQuota {quota.name} counts {counted}, and pods of the group {without[0]} have no {WORDS[kind]}"
-        yield Finding(Outcome.NEVER, f"{text} of {name}: set {FIELD}", None)
+        yield Obstacle(Outcome.NEVER, f"{text} of {name}: set {FIELD}", None)
         return
     needed = _needed(kind, name, pods)
     left = hard - quota.used.get(counted, 0)
     if needed > hard:
         text = f"ResourceQuota {quota.name} allows {shown(name, hard)} in all"
-        yield Finding(Outcome.NEVER, text if kind == "requests" else f"{text} as limits", name)
+        yield Obstacle(Outcome.NEVER, text if kind == "requests" else f"{text} as limits", name)
     elif needed > left:
         # The queue promises room before it is free, so more than everything may be taken.
         taken = min(hard, hard - left)
         text = f"ResourceQuota {quota.name} leaves {shown(name, max(0, left))}; {shown(name, taken)} are in use"
-        yield Finding(Outcome.LATER, text, name)
+        yield Obstacle(Outcome.LATER, text, name)
 
 
 def _lacks(container: Container, kind: str, name: str) -> bool:

@@ -7,7 +7,7 @@ from rljob_api.errors import ManifestError
 from rljob_api.reading.manifest import parse
 from rljob_api.sections import Placement, Spec
 from rljob_operator.capacity.demand import Pods, as_kueue_counts, demand, total
-from rljob_operator.capacity.finding import Finding, Outcome
+from rljob_operator.capacity.obstacle import Obstacle, Outcome
 from rljob_operator.capacity.packing import Node, against_nodes
 from rljob_operator.capacity.quantities import shown
 from rljob_operator.capacity.queues import Queues, against_queue
@@ -41,7 +41,7 @@ class Verdict:
     outcome: Outcome
     needs: Mapping[str, int]
     """of each resource, by all pods together"""
-    findings: tuple[Finding, ...]
+    obstacles: tuple[Obstacle, ...]
     """of this outcome"""
     instead: str | None = None
     """the nearest setting that fits, and what it needs"""
@@ -49,9 +49,9 @@ class Verdict:
     @property
     def message(self) -> str:
         """Return `needs 12 × nvidia.com/gpu; ...; spec.placement: Colocated would need 8 × nvidia.com/gpu`."""
-        short = dict.fromkeys(finding.resource for finding in self.findings if finding.resource is not None)
+        short = dict.fromkeys(obstacle.resource for obstacle in self.obstacles if obstacle.resource is not None)
         needs = ", ".join(shown(name, self.needs[name]) for name in short if name in self.needs)
-        texts = dict.fromkeys(finding.text for finding in self.findings)
+        texts = dict.fromkeys(obstacle.text for obstacle in self.obstacles)
         return "; ".join([*([f"needs {needs}"] if needs else []), *texts, *([self.instead] if self.instead else [])])
 
 
@@ -68,21 +68,21 @@ def verdict(job: AdmittedJob, capacity: Capacity, searches_for_later: bool = Tru
 
 
 def judged(pods: Sequence[Pods], capacity: Capacity, queue: str | None = None) -> Verdict:
-    """Return how these pods fit, which are of a job in this LocalQueue; findings of the worst outcome only."""
+    """Return how these pods fit, which are of a job in this LocalQueue; obstacles of the worst outcome only."""
     whole = tuple(completed(each, capacity.limits) for each in pods)
-    findings = [*against_limits(whole, capacity.limits), *against_quotas(whole, capacity.quotas)]
+    obstacles = [*against_limits(whole, capacity.limits), *against_quotas(whole, capacity.quotas)]
     if capacity.nodes is not None:
-        findings.extend(against_nodes(whole, capacity.nodes, capacity.coming))
+        obstacles.extend(against_nodes(whole, capacity.nodes, capacity.coming))
     if queue is not None and capacity.queues is not None:
         counted = tuple(completed(as_kueue_counts(each), capacity.limits) for each in pods)
-        findings.extend(against_queue(counted, capacity.namespace, queue, capacity.queues))
-    worst = max((finding.outcome for finding in findings), default=Outcome.FITS)
-    return Verdict(worst, total(whole), tuple(each for each in findings if each.outcome is worst))
+        obstacles.extend(against_queue(counted, capacity.namespace, queue, capacity.queues))
+    worst = max((obstacle.outcome for obstacle in obstacles), default=Outcome.FITS)
+    return Verdict(worst, total(whole), tuple(each for each in obstacles if each.outcome is worst))
 
 
 def _nearest(job: AdmittedJob, found: Verdict, capacity: Capacity) -> str | None:
     """Return the first setting with a better outcome, and what it needs of what is short."""
-    short = [finding.resource for finding in found.findings if finding.resource is not None]
+    short = [obstacle.resource for obstacle in found.obstacles if obstacle.resource is not None]
     for _, (changes, named) in zip(range(MOST_TRIED), _changes(job.spec), strict=False):
         changed = _with(job, changes)
         if changed is None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from rljob_operator.capacity.demand import Pods
-from rljob_operator.capacity.finding import Finding, Outcome
+from rljob_operator.capacity.obstacle import Obstacle, Outcome
 from rljob_operator.capacity.packing import Node, against_empty_nodes, lets_in, placed, places
 from rljob_operator.capacity.quantities import shown
 from rljob_operator.capacity.quotas import Quota, against_limits, against_quotas, completed, counts
@@ -31,7 +31,7 @@ class Shortage:
     """Why pods have no room."""
 
     outcome: Outcome
-    findings: tuple[Finding, ...]
+    obstacles: tuple[Obstacle, ...]
     of_quota: bool
     """whether a quota or a limit range is short; otherwise nodes are"""
     is_unknown: bool = False
@@ -99,7 +99,7 @@ class Room:
         if never:
             return _shortage(never, of_quota=False)
         if spots is None:
-            return Shortage(Outcome.LATER, (Finding(Outcome.LATER, GAVE_UP),), of_quota=False, is_unknown=True)
+            return Shortage(Outcome.LATER, (Obstacle(Outcome.LATER, GAVE_UP),), of_quota=False, is_unknown=True)
         return _shortage([self._short_now(whole, there)], of_quota=False)
 
     def pool(self, namespace: str, pods: Sequence[Pods]) -> Pool:
@@ -246,7 +246,7 @@ class Room:
         used = {name: node.used.get(name, 0) + sign * amount for name, amount in requests.items()}
         self._nodes[index] = replace(node, used={**node.used, **used})
 
-    def _short_now(self, pods: Sequence[Pods], there: Sequence[int]) -> Finding:
+    def _short_now(self, pods: Sequence[Pods], there: Sequence[int]) -> Obstacle:
         """Return what nodes lack at present."""
         assert self._nodes is not None
         nodes = [self._nodes[index] for index in there]
@@ -256,8 +256,8 @@ class Room:
             amount = sum(each.requests.get(name, 0) * each.count for each in pods)
             room = sum(max(0, node.allocatable.get(name, 0) - node.used.get(name, 0)) for node in matching)
             if amount > room:
-                return Finding(Outcome.LATER, f"matching nodes have {shown(name, room)} free", name)
-        return Finding(Outcome.LATER, "matching nodes have enough free, but not on single nodes")
+                return Obstacle(Outcome.LATER, f"matching nodes have {shown(name, room)} free", name)
+        return Obstacle(Outcome.LATER, "matching nodes have enough free, but not on single nodes")
 
 
 def shape_of(pods: Sequence[Pods]) -> Hashable:
@@ -284,7 +284,7 @@ def _at_least(pods: Pods, bound: Mapping[str, tuple[str, ...]]) -> Pods:
     return replace(pods, count=max(pods.count, len(bound.get(pods.group, ()))))
 
 
-def _shortage(found: Sequence[Finding], of_quota: bool) -> Shortage:
+def _shortage(found: Sequence[Obstacle], of_quota: bool) -> Shortage:
     worst = max(each.outcome for each in found)
     return Shortage(worst, tuple(each for each in found if each.outcome is worst), of_quota)
 

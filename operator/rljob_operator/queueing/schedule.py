@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from rljob_operator.capacity.demand import Pods, total
-from rljob_operator.capacity.finding import Outcome
+from rljob_operator.capacity.obstacle import Outcome
 from rljob_operator.capacity.quantities import shown
 from rljob_operator.capacity.snapshot import Snapshot
 from rljob_operator.queueing.free_capacity import Pool, Room, Shortage, Spots, shape_of
@@ -368,9 +368,9 @@ def revoked(ticket: Ticket, why: str, now: float) -> QueueDecision:
 def _text(wanted: tuple[Pods, ...], short: Shortage) -> str:
     """Return what is short, with what is needed of it."""
     needed = total(wanted)
-    names = dict.fromkeys(each.resource for each in short.findings if each.resource is not None)
+    names = dict.fromkeys(each.resource for each in short.obstacles if each.resource is not None)
     needs = ", ".join(shown(name, needed[name]) for name in names if name in needed)
-    return "; ".join([*([f"needs {needs}"] if needs else []), *dict.fromkeys(each.text for each in short.findings)])
+    return "; ".join([*([f"needs {needs}"] if needs else []), *dict.fromkeys(each.text for each in short.obstacles)])
 
 
 def _listed(keys: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from rljob_api.sections import MOST_RANKS
 from rljob_operator.capacity.demand import Container, Pods
-from rljob_operator.capacity.finding import Outcome
+from rljob_operator.capacity.obstacle import Outcome
 from rljob_operator.capacity.packing import Node, Nodes, against_nodes, placed, places
 from rljob_operator.capacity.snapshot import Snapshot
 from rljob_operator.plan import plan

@@ -9,7 +9,7 @@ from typing import Any
 from rljob_api.errors import Problem
 from rljob_api.reading import field_lookup
 from rljob_api.sections import Placement, Spec
-from rljob_operator.capacity.finding import Outcome
+from rljob_operator.capacity.obstacle import Outcome
 from rljob_operator.capacity.snapshot import Snapshot
 from rljob_operator.capacity.verdict import verdict
 from rljob_operator.identity import Manifest

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_operator.capacity.demand import Container, Pods
-from rljob_operator.capacity.finding import Outcome
+from rljob_operator.capacity.obstacle import Outcome
 from rljob_operator.capacity.packing import Node, against_nodes, placed
 from rljob_operator.capacity.quotas import Quota
 from rljob_operator.capacity.verdict import Capacity, judged

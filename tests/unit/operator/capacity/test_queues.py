@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rljob_operator.capacity.finding import Outcome
+from rljob_operator.capacity.obstacle import Outcome
 from rljob_operator.capacity.queues import Queues, queues
 from rljob_operator.capacity.verdict import Capacity, Verdict, verdict
 from rljob_operator.identity import Manifest

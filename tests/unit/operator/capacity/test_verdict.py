@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rljob_operator.capacity.demand import Container, Pods, demand, total
-from rljob_operator.capacity.finding import Outcome
+from rljob_operator.capacity.obstacle import Outcome
 from rljob_operator.capacity.packing import Node
 from rljob_operator.capacity.quantities import amounts, shown, thousandths
 from rljob_operator.capacity.quotas import Quota, counts, limits_of, quota_of

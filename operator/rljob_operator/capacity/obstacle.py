@@ -14,7 +14,7 @@ class Outcome(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Obstacle:
     """What is short."""
 
     outcome: Outcome
