@@ -1,7 +1,7 @@
 """The third stage, its trained half: the processes that hold the weights, and the loop's parts that train them."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,12 +21,11 @@ from rljob_trainer.batches.token_values import SharedGpus
 from rljob_trainer.data.tokenizer import load_config
 from rljob_trainer.engines.placement import Slots
 from rljob_trainer.engines.pool import EnginePool
+from rljob_trainer.learners import copies, link_report
 from rljob_trainer.learners.actor_critic import ActorCritic
 from rljob_trainer.learners.config import layout
-from rljob_trainer.learners.copies import UnequalCopy
-from rljob_trainer.learners.copies import in_words as copies_in_words
 from rljob_trainer.learners.group import LearnerGroup
-from rljob_trainer.learners.link_report import LinkReport, finding
+from rljob_trainer.learners.link_report import LinkReport
 from rljob_trainer.learners.rank_calls import Rank
 from rljob_trainer.parts import Trained, Weights
 from rljob_trainer.rundir.checkpoints import DIRECTORY, Checkpoints
@@ -89,8 +88,7 @@ class Learner:
         """Report a checkpoint, and copies of a parameter that are not equal: the checkpoint has the first of them."""
         report = self.foundation.report
         report.checkpoint(step, path)
-        finding = copies_finding(self.group.call(Rank.unequal_copies)[0], self.group.call(Rank.links)[0])
-        if finding is not None:
+        if finding := copies.finding(self.group.call(Rank.unequal_copies)[0], self.group.call(Rank.links)[0]):
             report.found(finding, step)
 
 
@@ -147,21 +145,8 @@ def report_links(links: LinkReport | None, found: Callable[[Finding, int], None]
     if links is None:
         return
     log.info("action=measure_links %s", links)
-    if slow_links := finding(links):
-        found(slow_links, step)
-
-
-def copies_finding(unequal: Sequence[UnequalCopy], links: LinkReport | None) -> Finding | None:
-    """Return the finding of copies that are not equal; None: all are. `links` knows the places of the ranks."""
-    if not unequal or links is None:
-        return None
-    return Finding(
-        name="UnequalCopies",
-        evidence=copies_in_words(unequal, links.places),
-        advice="Ranks train different models, and engines that get their weights are quarantined. Restart the driver:"
-        " every rank then reads the same copy from the checkpoint. If the same rank differs again, its GPU or its host"
-        " memory makes errors: look at ECC and Xid messages of that node.",
-    )
+    if finding := link_report.finding(links):
+        found(finding, step)
 
 
 def start_checkpoint_weights(foundation: Foundation, material: Material, slots: Slots) -> CheckpointWeights:
