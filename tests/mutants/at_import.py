@@ -24,6 +24,7 @@ from workspace import Target, Workspace
 PACKAGES = (
     "rljob_doctor.catalogue",
     "rljob_doctor.scan",
+    "rljob_api.facts",
     "rljob_api.reading.field_lookup",
     "rljob_api.rules",
     "rljob_api.sizing.known_models",
