@@ -28,8 +28,7 @@ HEADINGS = {
 def text(imported: Imported, source: str) -> str:
     """Return the manifest with comments. `source` names what it was imported from."""
     lines = [f"# Imported from {' '.join(source.split())}. Each field has a comment with its origin."]
-    lines += _fields({key: imported.content[key] for key in ("apiVersion", "kind", "metadata")}, "", {})
-    lines += ["spec:", *_fields(_ordered(imported.content["spec"]), "  ", imported.origins)]
+    lines += document(imported.content, imported.origins)
     if imported.problems:
         lines += ["#", "# Not valid yet:"]
         lines += [f"#   {_with_origin(imported, problem)}" for problem in imported.problems]
@@ -38,6 +37,13 @@ def text(imported: Imported, source: str) -> str:
         lines += ["#", f"# {heading}"] if found else []
         lines += [f"#   {_one_line(note)}" for note in found]
     return "\n".join(lines) + "\n"
+
+
+def document(content: Mapping[str, Any], comments: Mapping[str, str]) -> Iterator[str]:
+    """Yield the lines of a manifest. Comments are by the path of a field below `spec`."""
+    yield from _fields({key: content[key] for key in ("apiVersion", "kind", "metadata")}, "", {})
+    yield "spec:"
+    yield from _fields(_ordered(content["spec"]), "  ", comments)
 
 
 def _with_origin(imported: Imported, problem: Any) -> str:

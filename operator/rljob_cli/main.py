@@ -21,7 +21,7 @@ from rljob_cli.cluster import commands as cluster_commands
 from rljob_cli.doctor import command as doctor_command
 from rljob_cli.manifest import explain as explaining
 from rljob_cli.manifest import fit as fitting
-from rljob_cli.manifest import import_commands, plan_view
+from rljob_cli.manifest import import_commands, init_command, plan_view
 from rljob_cli.manifest import plan as planning
 from rljob_cli.manifest import validate as validation
 from rljob_cli.records import checkpoint_commands
@@ -36,6 +36,7 @@ from rljob_trainer.preflight.teacher import teacher_shape
 PIPE_WIDTH = 200
 """columns of a plan that goes to a file or a pipe; nothing is wrapped there"""
 EXAMPLES = """\
+  rljob init job.yaml
   rljob validate job.yaml
   rljob plan job.yaml
   rljob run job.yaml
@@ -108,6 +109,9 @@ def main() -> None:
             raise
         say(f"this command needs the package {package}: install rljob with its extra `{extra}`", err=True)
         sys.exit(Exit.SETUP)
+
+
+init_command.add_to(app)
 
 
 @app.command(epilog="Example: rljob validate docs/examples/*.yaml")

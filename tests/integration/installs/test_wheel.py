@@ -15,7 +15,7 @@ from support.cluster.locks import pins
 JOB = str(ROOT / "docs" / "examples" / "quickstart.yaml")
 LARGEST_MIB = 150
 FOR_CLUSTERS = {"status": "sums", "why": "sums", "resume": "sums", "top": "-A", "logs": "sums", "plot": "sums"}
-ALONE = {"validate": JOB, "plan": JOB, "explain": "9", "export slime": JOB}
+ALONE = {"init": "mine.yaml", "validate": JOB, "plan": JOB, "explain": "9", "export slime": JOB}
 WITH_ANOTHER_EXTRA = {
     "run": (JOB, "trainer"),
     "report": (".", "trainer"),

@@ -20,6 +20,8 @@ def completed(*words: str) -> list[str]:
         (("t",), ["top", ":4"]),
         (("plot", "-o", ""), ["text", "json", "svg", ":4"]),
         (("logs", "--fol"), ["--follow", ":4"]),
+        (("init", "--where", ""), ["here", "cluster", ":4"]),
+        (("init", "--algorithm", "g"), ["grpo", "gspo", ":4"]),
         (("validate", ""), [":4"]),
         (("status", ""), [":4"]),
     ],
