@@ -22,6 +22,11 @@ def test_every_package_of_a_lock_has_hashes(lock: str) -> None:
     assert [name for name, _, hashes in found if not hashes] == []
 
 
+@pytest.mark.parametrize("lock", LOCKS)
+def test_no_lock_has_the_package_that_compiles_for_minutes_and_is_not_used(lock: str) -> None:
+    assert "llama-cpp-python" not in pins(lock)
+
+
 @pytest.mark.parametrize("file", ["Makefile", "images/operator/Dockerfile", "images/trainer/Dockerfile"])
 def test_no_file_is_installed_without_one(file: str) -> None:
     commands = re.split(r"\n|&&", (REPOSITORY / file).read_text().replace("\\\n", ""))
