@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,16 +14,11 @@ BENCHMARKS = REPOSITORY / "benchmarks"
 PATHS = [REPOSITORY / name for name in ("crds", "trainer", "operator", "benchmarks")]
 
 
-def printed(out: Path, program: str, *arguments: str) -> str:
-    """Return what a benchmark prints on a CPU."""
+def figures(out: Path, program: str, *arguments: str, file: str) -> Any:
+    """Return what a program of `make bench-gpu` has measured on a CPU."""
     words = [sys.executable, str(BENCHMARKS / program), "--device", "cpu", "--tiny", "--out", str(out), *arguments]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, PATHS))}
-    return subprocess.run(words, env=environment, check=True, timeout=280, stdout=subprocess.PIPE, text=True).stdout
-
-
-def figures(out: Path, program: str, *arguments: str, file: str) -> Any:
-    """Return what a program of `make bench-gpu` has measured."""
-    printed(out, program, *arguments)
+    subprocess.run(words, env=environment, check=True, timeout=280, stdout=subprocess.PIPE)
     return json.loads((out / file).read_text())
 
 
@@ -59,26 +53,3 @@ def test_publications_of_a_run_are_measured(tmp_path: Path) -> None:
     assert found["steps"] == 14
     assert len(found["publish"]) == 11 and min(found["publish"]) > 0
     assert found["step"] > found["phases"]["publish"]
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-def test_colocated_steps_in_turns_are_measured_with_a_learner_that_leaves(tmp_path: Path) -> None:
-    found = figures(tmp_path, "gpu_turns.py", "--row", "host-0.6B", file="turns-host-0.6B.json")
-    assert found["learner leaves"] and found["same greedy answer after a round trip"]
-    assert len(found["steps"]) == 4 and all(step["grad norm"] > 0 for step in found["steps"])
-    assert {"leave", "come back", "release_memory", "resume_memory"} <= found["seconds"].keys()
-    assert [each["at"] for each in found["memory [MiB]"]].count("after a checkpoint") == 1
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-def test_first_steps_of_a_learner_are_timed_in_new_and_later_pods(tmp_path: Path) -> None:
-    output = printed(tmp_path, "gpu_start.py", "--what", "learner")
-    lines = [line for line in output.splitlines() if line.startswith("learner, ")]
-    assert [line.partition(":")[0] for line in lines] == [
-        "learner, a new pod",
-        "learner, a later pod of the job",
-        "learner, the same pod again",
-    ]
-    assert all(len(re.findall(r"[0-9.]+ s\b", line)) == 4 for line in lines), "the load, and three steps"

@@ -2,7 +2,7 @@
 
 PyTorch multiplies fp32 matrices with MKL, which on an AMD processor takes twice the time of oneDNN or more. For each
 token that is sampled, `torch.multinomial` draws a random number for every word of the vocabulary.
-`benchmarks/cpu.py` measures both.
+docs/performance.md has the figures.
 """
 
 from collections.abc import Callable

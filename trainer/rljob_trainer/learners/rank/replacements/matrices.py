@@ -1,7 +1,7 @@
 """Matrix products of a learner on a CPU, by oneDNN.
 
 PyTorch multiplies fp32 matrices with MKL, which on an AMD processor takes twice the time of oneDNN; the products are
-three quarters of a step. `benchmarks/cpu.py` measures both.
+three quarters of a step. docs/performance.md has the figures.
 """
 
 from typing import Any
