@@ -155,6 +155,20 @@ JOB = Dashboard(
                     limits=(0, 1),
                 ),
                 Panel(
+                    "Where the time of the run went",
+                    "Since the first start of the driver: phases, steps that a resume repeated, and recovery.",
+                    {"{{part}}": f"rljob_wall_seconds{ONE}"},
+                    unit="s",
+                    stacked=True,
+                ),
+                Panel(
+                    "Effective training time",
+                    "Share of the wall-clock time of the run in steps that count (ETTR).",
+                    {"share": f"rljob_effective_time_ratio{ONE}"},
+                    unit="percentunit",
+                    limits=(0, 1),
+                ),
+                Panel(
                     "Waiting for samples",
                     "Share of the last step for which the learner waited for samples.",
                     {"wait": f"rljob_data_wait_ratio{ONE}"},

@@ -61,6 +61,12 @@ NOT_NEGATIVE = Field(ge=0, le=2**31 - 1)
 """of a count; the status of an RLJob takes no larger one"""
 
 
+EFFECTIVE = ("rollout", "reward", "advantage", "train", "publish", "evaluate", "report", "other")
+"""phases that advance the training"""
+NAMED_SHARE = 0.005
+"""of the wall clock; smaller losses are not in the sentence"""
+
+
 class Message(BaseModel):
     """A part of the protocol: frozen, camelCase outside, snake_case inside.
 
@@ -198,6 +204,41 @@ class CurvePoint(Message):
     """of the data's own responses to the held-out questions, where it was measured, rounded to four digits"""
 
 
+class Goodput(Message):
+    """Where the wall clock of a run went, over all starts of its driver.
+
+    `redone` are steps that a resume repeated, `recovery` is the time from the last record of an attempt to the start of
+    the next one.
+    """
+
+    wall_seconds: float
+    """from the first start of the driver to the newest step [s]"""
+    effective_share: float
+    """share of that time in steps that count (ETTR)"""
+    seconds: dict[str, float]
+    """that time by part: phases, `redone` steps and `recovery` [s]"""
+    lost_gpu_seconds: float
+    """GPU-seconds in no step that counts, those of lost engines included"""
+
+    def __str__(self) -> str:
+        """For example `93.1% of 2.5 h in steps that count; load 4%, recovery 2%; 0.6 GPU-hours lost`."""
+        losses = [
+            f"{part} {seconds / self.wall_seconds:.0%}"
+            for part, seconds in self.seconds.items()
+            if part not in EFFECTIVE and seconds >= NAMED_SHARE * self.wall_seconds
+        ]
+        parts = [
+            f"{self.effective_share:.1%} of {_hours(self.wall_seconds)} in steps that count",
+            *([", ".join(losses)] if losses else []),
+            f"{self.lost_gpu_seconds / 3600:.3g} GPU-hours lost",
+        ]
+        return "; ".join(parts)
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
 class Progress(Message):
     """How far the training is."""
 
@@ -228,6 +269,8 @@ class Progress(Message):
     """expected time from the end of the newest step until that of the last one [s]"""
     last_step_seconds: dict[str, float] = Field(default_factory=dict)
     """duration of each phase of the last step [s]"""
+    goodput: Goodput | None = None
+    """None: no step is finished"""
     losses: dict[str, int] = Field(default_factory=dict)
     """what the whole run has lost to the world around it, by cause: samples (`Generate`, `Refused`, `Judge`, `Group`)
     and operations on files that were repeated (`Storage`) or left for later (`Cleaning`)"""

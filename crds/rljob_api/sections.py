@@ -288,8 +288,8 @@ class Judging(Section):
     concurrent requests of kind `Remote`"""
     sandbox: Literal["Namespaces"] | None = None
     """`Namespaces`: each call of a function of kind `Python` runs in a sandbox of the machine, without network, without
-    the run's files and environment, as tools do; for functions that run code of the model. Refused where the kernel or
-    the container forbids user namespaces, as most pods do. Absent: the function can do what the run can"""
+    the run's files and environment, as tools do; for functions that run code of the model. Refused where user
+    namespaces are forbidden, as in most pods. Absent: the function can do what the run can"""
     secret_env: SecretNames = ()
     """names of environment variables that the function of kind `Python` gets although they are named like secrets, for
     example OPENAI_API_KEY; other such variables, the run's tokens for example, it does not get"""
@@ -1062,8 +1062,7 @@ class Watch(Section):
     data_wait: Annotated[Fraction | None, Facts(LEARNER | ENGINES)] = None
     """DataWait: the learner waits for samples for a larger share of a step (mean over the window), in the phase
     `rollout`, or in `publish` for running responses; evaluations and checkpoints do not count. Absent: 0.5 with
-    `rollout.async` on Gpu, where half of the learner's GPUs would be enough; otherwise no limit, because learner
-    and engines take turns or share cores"""
+    `rollout.async` on Gpu, otherwise no limit"""
 
 
 Tag = Annotated[str, StringConstraints(min_length=1, max_length=64)]

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from rljob_api.control import MOST_CURVE_POINTS, CurvePoint, EngineState, TokenRates
+from rljob_api.control import MOST_CURVE_POINTS, CurvePoint, EngineState, Goodput, TokenRates
 from rljob_api.exits import Cause
 from rljob_api.sections import MOST_EVALUATION_SETS, NotNegative, Section, keyed
 
@@ -88,6 +88,8 @@ class StepSeconds(Section):
 
 MOST_LOSSES = 20
 """causes"""
+MOST_PARTS = 20
+"""parts of the wall clock"""
 
 
 class JobProgress(Section):
@@ -112,11 +114,13 @@ class JobProgress(Section):
     weight_version: NotNegative | None = None
     """weights version of the healthy engines"""
     eta_seconds: NotNegative | None = None
-    """estimated time to the end of the last step [s]"""
+    """estimated time to the end [s]"""
+    goodput: Goodput | None = None
+    """wall clock of the run; absent: no step is finished"""
     losses: Annotated[dict[str, NotNegative], Field(max_length=MOST_LOSSES)] | None = None
-    """samples and operations on files that the run has lost to the world around it, by cause, for example `Judge`"""
+    """samples and file operations that were lost, by cause, for example `Judge`"""
     waits_for: str | None = None
-    """judge, function, pod for tools or volume that the run waits for at present"""
+    """judge, function, pod for tools or volume that the run waits for"""
 
 
 class JobEngine(Section):

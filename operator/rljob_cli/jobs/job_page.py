@@ -67,6 +67,8 @@ def _rows(job: Job, now: datetime, bars: bool, marks: str) -> Iterator[tuple[str
         yield "found", Text(sound.message, style="yellow")
     if progress and progress.waits_for:
         yield "waits for", Text(progress.waits_for, style="yellow")
+    if progress and progress.goodput:
+        yield "time", Text(str(progress.goodput))
     if progress and progress.losses:
         yield "lost", Text("  ".join(f"{cause} {number}" for cause, number in progress.losses.items()))
     if progress and progress.tokens_per_second:

@@ -39,11 +39,12 @@ def as_json(history: History, report: Path) -> str:
         "steps_wanted": history.run.steps,
         "seconds": round(history.seconds, 3),
         "driver_starts": len(history.runs),
+        "goodput": history.goodput.model_dump(mode="json") if history.goodput else None,
         "accuracy_before": _accuracy(history.before),
         "accuracy_after": _accuracy(history.after),
         "perplexity_before": _perplexity(history.perplexities[:1]),
         "perplexity_after": _perplexity(history.perplexities[1:][-1:]),
-        "phase_seconds": {phase: round(value, 3) for phase, value in history.phase_seconds.items()},
+        "phase_seconds": {phase: round(value, 3) for phase, value in history.parts.items()},
         "rollout_tokens_per_second": history.rollout_tokens_per_second,
         "train_tokens_per_second": history.train_tokens_per_second,
         "reward_parts": history.steps[-1].reward_parts if history.steps else {},
@@ -61,6 +62,7 @@ def _rows(history: History) -> list[tuple[str, str]]:
     rows += [
         ("steps", f"{history.step} of {history.run.steps}"),
         ("time", f"{seconds(history.seconds)}{starts}"),
+        ("goodput", str(history.goodput or "")),
         ("phases", _phases(history)),
         (
             "tokens/s",
@@ -98,8 +100,9 @@ def reward_failures(history: History) -> int:
 
 
 def _phases(history: History) -> str:
-    total = sum(history.phase_seconds.values())
-    shares = {phase: value / total for phase, value in history.phase_seconds.items()}
+    parts = history.parts
+    total = sum(parts.values())
+    shares = {part: value / total for part, value in parts.items()}
     named = [f"{phase} {share:.1%}" for phase, share in shares.items() if share >= NAMED_SHARE]
     rest = sum(share for share in shares.values() if share < NAMED_SHARE)
     return ", ".join([*named, f"rest {rest:.1%}"] if rest else named)

@@ -145,6 +145,8 @@ def _rows(view: View, status: Status, room: int, marks: str) -> Iterator[tuple[s
         yield f"{seconds(sum(progress.last_step_seconds.values()))} step", _PhaseBar(progress.last_step_seconds)
         yield "", _phase_names(progress.last_step_seconds)
         yield "", ""
+    if progress.goodput:
+        yield "time", Text(str(progress.goodput))
     yield from _named("engines" if len(status.engines) > 1 else "engine", _engines(status.engines))
     yield from _named("failures", (_incident(each) for each in status.incidents[-SHOWN_INCIDENTS:]))
     yield from _named("findings", (line for each in status.findings for line in _finding(each)))

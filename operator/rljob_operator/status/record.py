@@ -13,7 +13,7 @@ from typing import Literal
 
 from rljob_api import control
 from rljob_api.adjustments import in_words
-from rljob_api.control import EngineState, TokenRates
+from rljob_api.control import EngineState, Goodput, TokenRates
 from rljob_api.exits import Cause, Exit
 from rljob_api.foreign_text import first_bytes, printable
 from rljob_api.known_failure import KnownFailure
@@ -23,6 +23,7 @@ from rljob_api.sizing.topology import REST, topology
 from rljob_api.status import (
     MOST_ENGINES,
     MOST_LOSSES,
+    MOST_PARTS,
     MOST_STEPS_OF_RECOVERY,
     AttemptFailure,
     AttemptStatus,
@@ -295,6 +296,7 @@ def _progress(status: control.Status | None, history: JobHistory) -> JobProgress
         tokens_per_second=_finite(now.tokens_per_second),
         step_seconds=_step_seconds(now.last_step_seconds),
         weight_version=now.weight_version,
+        goodput=_goodput(now.goodput),
         losses=_losses(now.losses),
         waits_for=_cut(waits_for) if waits_for and not history.outcome else None,
         eta_seconds=None if now.eta_seconds is None or history.outcome else max(0, round(now.eta_seconds)),
@@ -305,6 +307,22 @@ def _losses(losses: Mapping[str, int]) -> dict[str, int] | None:
     """Return what a run has lost, by cause; a driver may say anything."""
     causes = sorted(losses)[:MOST_LOSSES]
     return {printable(cause, LONGEST_CAUSE): min(max(0, losses[cause]), INT32) for cause in causes} or None
+
+
+def _goodput(goodput: Goodput | None) -> Goodput | None:
+    """Return where the time of a run went, in whole seconds; a driver may say anything."""
+    if goodput is None:
+        return None
+    numbers = (goodput.wall_seconds, goodput.effective_share, goodput.lost_gpu_seconds, *goodput.seconds.values())
+    if not all(map(isfinite, numbers)):
+        return None
+    parts = sorted(goodput.seconds.items(), key=lambda part: -part[1])[:MOST_PARTS]
+    return Goodput(
+        wall_seconds=float(round(goodput.wall_seconds)),
+        effective_share=round(goodput.effective_share, 4),
+        seconds={printable(part, LONGEST_CAUSE): float(round(seconds)) for part, seconds in parts},
+        lost_gpu_seconds=float(round(goodput.lost_gpu_seconds)),
+    )
 
 
 def _finite(rates: TokenRates) -> TokenRates:

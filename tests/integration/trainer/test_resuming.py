@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from rljob_api.exits import Exit
+from rljob_trainer.reporting.reading.history import read_history
 from support.trainer.whole_run import PROMPTS_PER_STEP, WholeRun, expected_journal, imitation, uids
 
 pytestmark = pytest.mark.timeout(900)
@@ -87,6 +88,11 @@ def test_a_damaged_newest_checkpoint_is_skipped_and_reported(prepare: Prepare, f
     assert f"missing files ['{shard.name}']; kept as damaged-{NEWEST}" in finding["evidence"]
     assert "DamagedCheckpoint" in (run.run_directory / "report.html").read_text()
     assert (run.run_directory / "checkpoints" / f"damaged-{NEWEST}").is_dir()
+
+    history = read_history(run.run_directory)
+    assert sum(history.parts.values()) == pytest.approx(history.seconds, rel=0.01), "every second has its part"
+    assert history.parts["redone"] == pytest.approx(run.records("run")[1]["lost_seconds"], rel=0.01)
+    assert history.parts["recovery"] > 0, "from the end of the first run to the start of the second"
 
 
 @pytest.mark.long

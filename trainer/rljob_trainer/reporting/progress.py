@@ -6,6 +6,7 @@ from typing import Final
 
 from rljob_api.control import AccuracyPoint, PerplexityPoint, Progress, SavedCheckpoint, SetAccuracy, TokenRates
 from rljob_trainer.reporting.curve import Curve
+from rljob_trainer.reporting.goodput import TimeSpent
 from rljob_trainer.reporting.records import (
     CheckpointRecord,
     EvaluationRecord,
@@ -29,9 +30,11 @@ class ProgressHolder:
         self.progress = Progress()
         self.checkpoint: SavedCheckpoint | None = None
         self._curve = Curve()
+        self._time = TimeSpent()
         self._laps: tuple[Mapping[str, float], ...] = ()
 
     def record(self, record: Record) -> None:
+        self._time = self._time.after(record)
         match record:
             case RunRecord():  # this driver has done no step yet, and published nothing
                 self._change(steps=record.steps, step=record.step, weight_version=None, last_step_seconds={})
@@ -39,7 +42,8 @@ class ProgressHolder:
                 self._curve = self._curve.stepped(record)
                 self._laps = (*self._laps, record.phase_seconds)[-2 * RECENT :]
                 left = eta_seconds(self._laps, self.progress.steps - record.step)
-                self._change(**_stepped(self.progress, record), curve=self._curve.points, eta_seconds=left)
+                changes = {"curve": self._curve.points, "eta_seconds": left, "goodput": self._time.goodput}
+                self._change(**_stepped(self.progress, record), **changes)
             case EvaluationRecord():
                 self._curve = self._curve.evaluated(record)
                 self._change(**_evaluated(self.progress, record), curve=self._curve.points)

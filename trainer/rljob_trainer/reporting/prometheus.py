@@ -4,7 +4,7 @@ Counters start at 0 with each driver, and every series exists from the start: `r
 that was not measured yet is NaN: no alert compares it, and no plot shows it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from itertools import product
 from typing import Final
@@ -15,10 +15,11 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from rljob_api.control import EngineState
+from rljob_api.control import EngineState, Goodput
 from rljob_api.sections import ONLY_REWARD
 from rljob_trainer.metric_table import table
 from rljob_trainer.metrics import StepMetrics
+from rljob_trainer.reporting.goodput import RECOVERY, REDONE
 from rljob_trainer.reporting.gpu_families import GpuFamilies
 from rljob_trainer.reporting.phases import OTHER, PHASES, Phases
 from rljob_trainer.reporting.records import (
@@ -53,13 +54,15 @@ class Metrics:
         gpus: int,
         rewards: Sequence[str],
         evaluation_sets: Sequence[str],
+        goodput: Callable[[], Goodput | None],
         kind: type[StepMetrics] = StepMetrics,
     ) -> None:
-        """`gpus`: of the whole job; on Cpu, processes. `rewards`: names of the parts of the reward. `kind`: the class
-        whose table of metrics is exposed.
+        """`gpus`: of the whole job; on Cpu, processes. `rewards`: names of the parts of the reward. `goodput`: of the
+        whole run, at each scrape. `kind`: the class whose table of metrics is exposed.
         """
         self._registry = registry = CollectorRegistry()
         registry.register(_CurrentPhase(phases))
+        registry.register(_Goodput(goodput))
         ProcessCollector(registry=registry)
         Info("rljob_build", "Version of the trainer", registry=registry).info({"version": version("rljob")})
         self._run_info = Info("rljob_run", "Model and task of the run", registry=registry)
@@ -238,6 +241,34 @@ class _Evaluations:
         for name, accuracy in record.sets.items():
             self._set_accuracy.labels(name, "sampled").set(_number(accuracy.sampled))
             self._set_accuracy.labels(name, "greedy").set(_number(accuracy.greedy))
+
+
+class _Goodput(Collector):
+    """Where the wall clock of the whole run went, up to the newest step."""
+
+    def __init__(self, read: Callable[[], Goodput | None]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        goodput = self._read()
+        seconds = GaugeMetricFamily(
+            "rljob_wall_seconds",
+            "Wall-clock time of the run since its first start, by part: phases, redone steps, recovery",
+            labels=["part"],
+        )
+        for part in (*PHASES, OTHER, REDONE, RECOVERY):
+            seconds.add_metric([part], goodput.seconds.get(part, 0.0) if goodput else 0.0)
+        yield seconds
+        yield GaugeMetricFamily(
+            "rljob_effective_time_ratio",
+            "Share of the wall-clock time of the run in steps that count (ETTR)",
+            value=goodput.effective_share if goodput else _NAN,
+        )
+        yield GaugeMetricFamily(
+            "rljob_lost_gpu_seconds",
+            "GPU-seconds of the run in no step that counts",
+            value=goodput.lost_gpu_seconds if goodput else 0.0,
+        )
 
 
 class _CurrentPhase(Collector):

@@ -62,6 +62,9 @@ class RunRecord(_Line):
     lost_steps: int = 0
     """steps of earlier attempts after that checkpoint, which are repeated"""
     lost_seconds: float = 0.0
+    gpus: int = 0
+    """of the run; on CPU, processes. 0: an older version did not say"""
+    gpus_per_engine: int = 0
     manifest: Annotated[dict[str, Any], AfterValidator(without_values)]
     """the RLJob with its defaults filled in, and without the values of environment variables"""
     phase_seconds: PhaseSeconds = Field(default_factory=dict)

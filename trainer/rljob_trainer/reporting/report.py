@@ -124,6 +124,8 @@ class Report:
                 step=resumed_from,
                 lost_steps=lost.steps,
                 lost_seconds=lost.seconds,
+                gpus=topology(self._job.spec).gpus,
+                gpus_per_engine=self._job.spec.rollout.gpus_per_engine,
                 manifest=self._job.model_dump(mode="json", by_alias=True, exclude_none=True),
                 phase_seconds=self._phases.lap(),
             )
@@ -284,6 +286,7 @@ def open_report(
             topology(job.spec).gpus,
             [part.name for part in job.spec.reward.judgings],
             [each.name for each in job.spec.data.evaluation_sets],
+            lambda: progress.progress.goodput,
         ),
         watching,
         files,

@@ -7,6 +7,7 @@ import pytest
 from rich.color import Color
 from rich.console import Console
 
+from rljob_api.control import Goodput
 from rljob_api.exits import Exit
 from rljob_api.status import AttemptStatus, ConditionType, Phase, Status
 from rljob_cli.jobs.job_page import BAR, as_page
@@ -187,3 +188,11 @@ def test_what_was_lost_and_what_is_awaited_is_shown() -> None:
     shown = page(job(progress=SAMPLE.progress.model_copy(update=changes)))
     assert "Generate 3  Judge 41" in shown
     assert "the judge http://judge: connection refused" in shown
+
+
+def test_where_the_time_went_is_a_line() -> None:
+    assert SAMPLE.progress is not None
+    seconds = {"rollout": 5000.0, "train": 3400.0, "load": 400.0, "recovery": 200.0}
+    goodput = Goodput(wall_seconds=9000.0, effective_share=0.9333, seconds=seconds, lost_gpu_seconds=4800.0)
+    shown = page(job(progress=SAMPLE.progress.model_copy(update={"goodput": goodput})))
+    assert "93.3% of 2.5 h in steps that count; load 4%, recovery 2%; 1.33 GPU-hours lost" in " ".join(shown.split())

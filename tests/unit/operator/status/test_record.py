@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_api.control import CurvePoint, EngineState, EngineStatus, PerplexityPoint, Progress, SetAccuracy
+from rljob_api.control import CurvePoint, EngineState, EngineStatus, Goodput, PerplexityPoint, Progress, SetAccuracy
 from rljob_api.exits import Exit
 from rljob_api.status import MOST_ENGINES, Status
 from rljob_operator.status import record
@@ -342,6 +342,33 @@ def test_a_status_fits_into_etcd_whatever_the_errors_of_its_engines_are_written_
     around.pace = replace(around.pace, progress_due_at=0.0)
     around.step()
     assert len(json.dumps(around.status, ensure_ascii=False).encode(errors="replace")) < 2**20
+
+
+def goodput_in_the_status(**changes):
+    around = trains()
+    around.now += 60
+    told = {"wall_seconds": 100.4, "effective_share": 0.87654, "seconds": {"train": 87.6, "load": 12.4}}
+    goodput = Goodput(**(told | {"lost_gpu_seconds": 99.6} | changes))
+    around.runs(running().model_copy(update={"progress": PROGRESS.model_copy(update={"goodput": goodput})}))
+    around.step()
+    return around.status["progress"].get("goodput")
+
+
+def test_where_the_time_of_a_run_went_is_in_its_progress_in_whole_seconds():
+    assert goodput_in_the_status() == {
+        "wallSeconds": 100,
+        "effectiveShare": 0.8765,
+        "seconds": {"train": 88, "load": 12},
+        "lostGpuSeconds": 100,
+    }
+
+
+def test_times_of_a_driver_that_are_no_numbers_are_left_out_and_many_are_cut():
+    nan, many = float("nan"), {f"\x1b{number}" + "x" * 99: float(number) for number in range(99)}
+    bad = ({"effective_share": nan}, {"wall_seconds": float("inf")}, {"seconds": {"train": nan}})
+    assert [goodput_in_the_status(**each) for each in bad] == [None] * 3
+    seconds = goodput_in_the_status(seconds=many)["seconds"]
+    assert (len(seconds), max(map(len, seconds)) <= 44, "\x1b" in "".join(seconds)) == (20, True, False)
 
 
 def test_what_a_run_has_lost_and_waits_for_is_in_its_progress():

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from rljob_api.control import Goodput
 from rljob_trainer.metrics import rate
 from rljob_trainer.reporting.events import FILE_NAME, read_events
+from rljob_trainer.reporting.goodput import time_spent
 from rljob_trainer.reporting.records import (
     AccuracyRecord,
     CheckpointRecord,
@@ -50,6 +52,8 @@ class History:
     ends: tuple[EndRecord, ...]
     last_time: float
     """of the last record, unix time [s]"""
+    goodput: Goodput | None
+    """None: no time has passed yet"""
 
     @property
     def run(self) -> RunRecord:
@@ -94,14 +98,9 @@ class History:
         return {step: accuracy for step, accuracy in found.items() if accuracy is not None}
 
     @property
-    def phase_seconds(self) -> Mapping[str, float]:
-        """Seconds of each phase over all attempts, longest first, without lost steps."""
-        laps = [run.phase_seconds for run in self.runs]
-        laps += [ready.phase_seconds for ready in self.ready]
-        laps += [step.phase_seconds for step in self.steps]
-        laps += [end.phase_seconds for end in self.ends]
-        total = {phase: sum(lap.get(phase, 0.0) for lap in laps) for lap in laps for phase in lap}
-        return dict(sorted(total.items(), key=lambda item: -item[1]))
+    def parts(self) -> Mapping[str, float]:
+        """Seconds of the wall clock by part, the longest first."""
+        return self.goodput.seconds if self.goodput else {}
 
     @property
     def rollout_tokens_per_second(self) -> float | None:
@@ -141,6 +140,7 @@ def history_of(records: Sequence[Record], name: str) -> History:
         checkpoints=_by_step(records, CheckpointRecord),
         ends=tuple(record for record in records if isinstance(record, EndRecord)),
         last_time=max(record.time for record in records),
+        goodput=time_spent(records).goodput,
     )
 
 

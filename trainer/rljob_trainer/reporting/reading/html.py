@@ -17,8 +17,10 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from rljob_api.control import Goodput
 from rljob_trainer.metric_table import Style, table
 from rljob_trainer.private_files import write_whole
+from rljob_trainer.reporting.goodput import RECOVERY, REDONE
 from rljob_trainer.reporting.phases import OTHER, PHASES
 from rljob_trainer.reporting.reading.history import History, read_history, result
 from rljob_trainer.reporting.reading.plots import Bar, Figure, Mark, Series, line_figure, share_bar, stacked_figure
@@ -67,8 +69,8 @@ def render(history: History) -> str:
         result=result(history),
         tiles=tiles(history),
         figures=figures(history),
-        shares=_shares(history.phase_seconds),
-        share_bar=Markup(share_bar("share of the wall-clock time by phase", _in_order(history.phase_seconds))),
+        shares=_shares(history.parts),
+        share_bar=Markup(share_bar("share of the wall-clock time by phase", _in_order(history.parts))),
         samples=_samples(history),
         manifest=yaml.safe_dump(history.run.manifest, sort_keys=False, allow_unicode=True, width=110),
         script=Markup(script),
@@ -82,10 +84,17 @@ def tiles(history: History) -> tuple[tuple[str, str, str], ...]:
     return (
         ("steps", f"{history.step} / {history.run.steps}", f"{lost} repeated" if lost else "none repeated"),
         ("wall clock", duration(history.seconds), f"{len(history.runs)} driver start{'s'[: len(history.runs) > 1]}"),
+        _effective(history.goodput),
         ("rollout", f"{_number(history.rollout_tokens_per_second)} tok/s", "response tokens, while generating"),
         ("train", f"{_number(history.train_tokens_per_second)} tok/s", "all tokens, while training"),
         ("engine failures", str(len(history.incidents)), _returns(history.incidents)),
     )
+
+
+def _effective(goodput: Goodput | None) -> tuple[str, str, str]:
+    lost = f"; {goodput.lost_gpu_seconds / 3600:.3g} GPU-hours lost" if goodput else ""
+    share = f"{goodput.effective_share:.1%}" if goodput else "-"
+    return "effective time", share, f"of the wall clock in steps that count{lost}"
 
 
 def figures(history: History) -> tuple[Figure, ...]:
@@ -242,7 +251,7 @@ def _standard_error(share: float, n: int) -> float:
 
 
 def _in_order(phase_seconds: Mapping[str, float]) -> dict[str, float]:
-    return {phase: phase_seconds[phase] for phase in (*PHASES, OTHER) if phase in phase_seconds}
+    return {phase: phase_seconds[phase] for phase in (*PHASES, OTHER, REDONE, RECOVERY) if phase in phase_seconds}
 
 
 def _shares(phase_seconds: Mapping[str, float]) -> list[tuple[str, float, float]]:

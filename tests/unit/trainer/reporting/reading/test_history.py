@@ -46,8 +46,8 @@ def test_the_phases_of_an_uninterrupted_run_add_up_to_its_wall_clock(tmp_path: P
         run.take(step)
     run.report.end("finished")
     history = read_history(tmp_path)
-    assert sum(history.phase_seconds.values()) == pytest.approx(history.seconds, rel=0.01)
-    assert history.phase_seconds["other"] < 0.01 * history.seconds
+    assert sum(history.parts.values()) == pytest.approx(history.seconds, rel=0.01)
+    assert history.parts["other"] < 0.01 * history.seconds
 
 
 def test_the_result_is_a_sentence_about_held_out_accuracy(history: History) -> None:
