@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rljob_operator.capacity.inventory import Kind
-from rljob_operator.capacity.other_pods import Others
+from rljob_operator.capacity.other_pods import OtherPods
 from rljob_operator.capacity.snapshot import Snapshot
 from rljob_operator.queueing.schedule import schedule
 from rljob_operator.queueing.ticket import Ticket
@@ -51,7 +51,7 @@ def queue_pass(nodes: int, pods: int, waiting: int) -> QueuePass:
 
 
 def _look(nodes: list[dict[str, Any]], pods: list[dict[str, Any]]) -> Snapshot:
-    others = Others(())
+    others = OtherPods(())
     for number, each in enumerate(nodes):
         others.put(Kind.NODES, _with_uid(each, number))
     for number, each in enumerate(pods):

@@ -44,7 +44,7 @@ from rljob_operator.runtime.leader import LOST, Election
 from rljob_operator.runtime.probes import Probes
 from rljob_operator.settings import Settings
 from rljob_operator.sweeper import Sweeper
-from rljob_operator.watches.capacity_reader import Sight
+from rljob_operator.watches.capacity_reader import CapacityReader
 from rljob_operator.watches.watching import FORBIDDEN, OF_OTHERS, Inbox, Place, follow, places
 from rljob_operator.world.driver_news import News
 
@@ -196,8 +196,8 @@ def joined(settings: Settings, cluster: Cluster, session: aiohttp.ClientSession,
     metrics = Metrics(cache, queue, watches, cluster.requests, settings.defaults.release)
     reservations = None
     if settings.queue is not None:
-        sight = Sight(cluster, settings.namespaces, settings.coming)
-        reservations = Reservations(cache, sight, settings.queue, metrics, cluster.clock, changed)
+        reader = CapacityReader(cluster, settings.namespaces, settings.coming)
+        reservations = Reservations(cache, reader, settings.queue, metrics, cluster.clock, changed)
     keys = Keys()
     diagnoses = Diagnoses(queue.add)
     reconciler = Reconciler(

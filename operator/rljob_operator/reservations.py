@@ -18,7 +18,7 @@ from rljob_operator.queueing.ledger import Ledger
 from rljob_operator.queueing.schedule import schedule
 from rljob_operator.queueing.ticket import Priority, Rules
 from rljob_operator.queueing.tickets import is_queued_here, shows, ticket_of
-from rljob_operator.watches.capacity_reader import LOOK_S, Look, Sight
+from rljob_operator.watches.capacity_reader import LOOK_S, CapacityReader, CapacityReading
 from rljob_operator.world.claims import Claim
 from rljob_operator.world.driver_news import News
 from rljob_operator.world.queue_decision import QueueDecision, Standing
@@ -42,14 +42,14 @@ class Reservations:
     def __init__(
         self,
         cache: Cache,
-        sight: Sight,
+        reader: CapacityReader,
         rules: Rules,
         metrics: Metrics,
         clock: Callable[[], float],
         changed: Callable[[Key, News], None],
     ) -> None:
         """`clock` returns unix seconds; `changed` takes each job about which the decision has changed."""
-        self._cache, self._sight, self._metrics = cache, sight, metrics
+        self._cache, self._reader, self._metrics = cache, reader, metrics
         self._rules, self._clock, self._changed = rules, clock, changed
         self._ledger = Ledger()
         self._settled: set[Key] = set()
@@ -61,7 +61,7 @@ class Reservations:
         self.waiting = 0
         """jobs that waited in the last pass"""
         self._dirty = asyncio.Event()
-        self._look: Look | None = None
+        self._reading: CapacityReading | None = None
         self._looked_at = 0.0
 
     def decision(self, job: Job, raw: Manifest, world: World, admitted: AdmittedJob | Claim) -> QueueDecision | None:
@@ -123,7 +123,7 @@ class Reservations:
         try:
             await self._pass_for_ever()
         finally:
-            await self._sight.close()
+            await self._reader.close()
 
     async def _pass_for_ever(self) -> None:
         while True:
@@ -140,9 +140,9 @@ class Reservations:
     async def _pass(self) -> float:
         """Make a pass, and return how long that took [s]."""
         now = self._clock()
-        if self._look is None or now - self._looked_at >= LOOK_S:
+        if self._reading is None or now - self._looked_at >= LOOK_S:
             try:
-                self._look = await self._sight.look_at_others(self._ledger.__contains__)
+                self._reading = await self._reader.read(self._ledger.__contains__)
             except ClusterError as error:
                 log.warning("action=look-at-capacity outcome=failed will try again: %s", error)
                 await asyncio.sleep(RETRY_S)
@@ -150,10 +150,10 @@ class Reservations:
                 return 0.0
             self._looked_at = now
         began = time.perf_counter()
-        rules, asked = _with_classes(self._rules, self._look.priority_classes), self._ledger.asked(now)
+        rules, asked = _with_classes(self._rules, self._reading.priority_classes), self._ledger.asked(now)
         with self._metrics.pass_seconds.time():
             # On values, and beside the loop: with thousands of jobs a pass takes seconds.
-            found = await asyncio.to_thread(schedule, tuple(asked.values()), self._look.seen, rules, now)
+            found = await asyncio.to_thread(schedule, tuple(asked.values()), self._reading.seen, rules, now)
             changes = self._ledger.adopt(asked, found, now)
         took_s = time.perf_counter() - began
         self.waiting = sum(each.waits for each in self._ledger.tickets.values())

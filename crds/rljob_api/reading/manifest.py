@@ -20,10 +20,10 @@ from rljob_api.facts import section_of
 from rljob_api.reading import amount, depth, field_lookup, field_types
 from rljob_api.reading.document import document
 from rljob_api.reading.field_lookup import Path
-from rljob_api.reading.text_cache import Kept
+from rljob_api.reading.text_cache import TextCache
 from rljob_api.rules import registry
 from rljob_api.rules.claims import Rule
-from rljob_api.rules.intended_value import meant
+from rljob_api.rules.intended_value import intended
 from rljob_api.rules.names import closest, letters
 from rljob_api.sections import LONGEST_NAME, NOT_A_NAME, RLJob, Spec
 
@@ -79,7 +79,7 @@ def parse(content: Mapping[str, Any]) -> RLJob:
     raise ManifestError(found)
 
 
-_kept: Kept[RLJob | tuple[Problem, ...]] = Kept(MOST_KEPT)
+_kept: TextCache[RLJob | tuple[Problem, ...]] = TextCache(MOST_KEPT)
 
 
 def _checked(content: Mapping[str, Any], text: str) -> RLJob | tuple[Problem, ...]:
@@ -278,7 +278,7 @@ def wanted(error: ErrorDetails) -> str:
 def near_value(error: ErrorDetails, kind: str) -> str | None:
     """Return the value that was meant by one of the wrong type, if that is obvious."""
     whole = nearest_whole(error["loc"], error["input"]) if kind.startswith("int") else None
-    return meant(error["input"], KINDS.get(kind, kind)) if whole is None else str(whole)
+    return intended(error["input"], KINDS.get(kind, kind)) if whole is None else str(whole)
 
 
 def same_value(error: ErrorDetails) -> int | str | None:

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 Value = TypeVar("Value")
 
 
-class Kept(Generic[Value]):
+class TextCache(Generic[Value]):
     """Values by their texts; those that were asked for last."""
 
     def __init__(self, most_characters: int) -> None:

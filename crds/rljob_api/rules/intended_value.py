@@ -15,7 +15,7 @@ BOOLEANS: Final = {
 """spellings, YAML 1.1's among them"""
 
 
-def meant(value: object, kind: str) -> str | None:
+def intended(value: object, kind: str) -> str | None:
     """Return a value as YAML writes it in the type `kind`, if that is obvious.
 
     `kind` is `integer`, `number`, `boolean`, `string` or `list`; of any other type nothing is obvious.

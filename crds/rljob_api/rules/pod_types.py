@@ -15,7 +15,7 @@ from typing import Any, TypeGuard
 
 from rljob_api.errors import ABSENT, Problem
 from rljob_api.rules.cel import Cel
-from rljob_api.rules.intended_value import meant
+from rljob_api.rules.intended_value import intended
 from rljob_api.rules.names import closest
 from rljob_api.sections import MOST_EXACT
 
@@ -177,7 +177,7 @@ def wrong_types(path: str, value: object, kind: str, is_patch: bool = False) -> 
     elif kind == "integer" and _is_whole(value) and abs(value) > MOST_EXACT:
         yield Problem(path, value, "is not between -(2^53) and 2^53")
     elif not _is_scalar(value, kind):
-        yield Problem(path, value, f"has the wrong type; expected: {WORDS[kind]}", meant(value, kind))
+        yield Problem(path, value, f"has the wrong type; expected: {WORDS[kind]}", intended(value, kind))
 
 
 def _entries(path: str, value: object, kind: str, is_patch: bool) -> Iterator[Problem]:

@@ -24,8 +24,8 @@ from rljob_cli.jobs.job_page import as_page
 from rljob_cli.jobs.job_table import as_table
 from rljob_cli.jobs.jobs import Job, Manifest
 from rljob_cli.jobs.resumption import NotResumableError
-from rljob_cli.jobs.why import Why, with_course
-from rljob_cli.records.run_health import course
+from rljob_cli.jobs.why import Why, with_health
+from rljob_cli.records.run_health import run_health
 from rljob_cli.terminal import screen
 from rljob_cli.terminal.screen import console, say, say_json
 from rljob_operator.identity import DASHBOARD_PORT, JOB_LABEL, RAY_TOKEN_KEY, service_name
@@ -155,7 +155,7 @@ def _with_steps(cluster: Cluster, job: Job, found: Why) -> Why:
         history = history_of(tuple(records(lines, EVENTS)), EVENTS)
     except (ClusterError, EventsError, NotARunError) as error:
         return replace(found, evidence=(*found.evidence, ("steps", f"{log.what} cannot be read: {error}")))
-    return with_course(found, job, course(history, is_active=True))
+    return with_health(found, job, run_health(history, is_active=True))
 
 
 def _shown(cluster: Cluster, job: Job, log: Log, follow: bool, tail: int | None) -> Iterator[bytes]:

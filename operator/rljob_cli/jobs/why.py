@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from rljob_api.status import ConditionType, Phase, Status
 from rljob_cli.jobs import training
 from rljob_cli.jobs.jobs import Job, Manifest
-from rljob_cli.records.run_health import Course, Number
+from rljob_cli.records.run_health import Number, RunHealth
 from rljob_operator.attempts.attempt_view import AttemptView, attempt_view
 from rljob_operator.capacity.obstacle import Outcome
 from rljob_operator.capacity.queues import Queues
@@ -29,7 +29,7 @@ from rljob_operator.world.world import Defaults, Observed, Pod, job_of, pod_of
 WAITS = (Phase.QUEUED, Phase.PROVISIONING, Phase.STARTING, Phase.RECOVERING)
 """phases in which pods may be what is missing"""
 OF_STEPS = ("EnginesAway", "NotSound", "Slow", "NotLearning")
-"""verdicts of a course that are a reason"""
+"""verdicts of a run's health that are a reason"""
 COARSE = ("step", "speed", "reward")
 """evidence of the status that the record of all steps replaces"""
 SHOWN_PODS = 8
@@ -92,18 +92,18 @@ def why(job: Job, seen: Seen, now: float) -> Why:
     return Why(job.explanation or "nothing is known", str(job.status.phase or "New"), since, evidence)
 
 
-def with_course(found: Why, job: Job, course: Course) -> Why:
+def with_health(found: Why, job: Job, health: RunHealth) -> Why:
     """Return the answer about a job that trains with what the record of all its steps says.
 
     The status knows the last step and a coarse curve; the record says what is slow, and compared with what.
     """
-    says_more = course.verdict in OF_STEPS and not training.wrong(job)
+    says_more = health.verdict in OF_STEPS and not training.wrong(job)
     evidence = tuple(each for each in found.evidence if each[0] not in COARSE)
     return replace(
         found,
-        sentence=course.sentence if says_more else found.sentence,
-        evidence=(*evidence, *(("finding", each) for each in course.evidence)),
-        numbers=course.numbers,
+        sentence=health.sentence if says_more else found.sentence,
+        evidence=(*evidence, *(("finding", each) for each in health.evidence)),
+        numbers=health.numbers,
     )
 
 

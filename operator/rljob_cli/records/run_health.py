@@ -37,7 +37,7 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class RunHealth:
     """The answer."""
 
     sentence: str
@@ -48,13 +48,13 @@ class Course:
     """further sentences"""
 
 
-def course(history: History, is_active: bool | None) -> Course:
+def run_health(history: History, is_active: bool | None) -> RunHealth:
     """Return how a run goes; `is_active`: its driver runs; None: nobody knows."""
     steps = history.steps
     standing = found_now(history)
     notes = tuple(f"{each.name}: {each.evidence}. {each.advice}" for each in standing)
     verdict, sentence = next(_verdicts(history, standing, is_active))
-    return Course(sentence, verdict, tuple(_numbers(steps)), notes)
+    return RunHealth(sentence, verdict, tuple(_numbers(steps)), notes)
 
 
 def found_now(history: History) -> tuple[Finding, ...]:

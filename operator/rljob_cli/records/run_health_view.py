@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from rljob_api.exits import Exit
-from rljob_cli.records.run_health import Course, Number, course
+from rljob_cli.records.run_health import Number, RunHealth, run_health
 from rljob_cli.run.rundir import in_use
 from rljob_cli.terminal.screen import say, say_json
 from rljob_trainer.reporting.events import EventsError
@@ -22,14 +22,14 @@ def show_run(directory: Path, as_json: bool) -> None:
     except (NotARunError, EventsError, OSError) as error:
         say(str(error), err=True)
         raise typer.Exit(Exit.BAD_INPUT) from error
-    found = course(history, in_use(directory))
+    found = run_health(history, in_use(directory))
     if as_json:
         say_json(as_value(history, found))
     else:
         say(as_text(history, found))
 
 
-def as_text(history: History, found: Course) -> str:
+def as_text(history: History, found: RunHealth) -> str:
     evidence = (f"  {each}" for each in found.evidence)
     return "\n".join([f"{history.run.job}: {found.sentence}", *table(found.numbers), *evidence])
 
@@ -49,5 +49,5 @@ def shown(value: float | None, unit: str) -> str:
     return "–" if value is None else f"{value:.3g}{' ' + unit if unit else ''}"
 
 
-def as_value(history: History, found: Course) -> str:
+def as_value(history: History, found: RunHealth) -> str:
     return json.dumps({"job": history.run.job, "step": history.step, **asdict(found)}, indent=2, ensure_ascii=False)

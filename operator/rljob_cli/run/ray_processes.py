@@ -14,7 +14,7 @@ PATIENCE_S = 10.0
 """a driver that ends in good order stops them some seconds before itself [s]"""
 
 
-class Vitals:
+class RayProcesses:
     """The vital children of one driver."""
 
     def __init__(self, driver_pid: int, interval_s: float, clock: Callable[[], float] = time.monotonic) -> None:

@@ -37,7 +37,7 @@ from rljob_api.recovery import (
 )
 from rljob_api.sections import Recovery, Spec
 from rljob_cli.run.driver import Driver, DriverUnreachableError, Ended, Event, Interrupted, StatusReceived
-from rljob_cli.run.ray_processes import PATIENCE_S, Vitals
+from rljob_cli.run.ray_processes import PATIENCE_S, RayProcesses
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Timing:
     """between two looks at a driver that reports nothing [s]"""
     backoff: Backoff = BACKOFF
     shortest_stall_s: float = SHORTEST_STALL_S
-    vitals_patience_s: float = PATIENCE_S
+    ray_patience_s: float = PATIENCE_S
 
 
 TIMING = Timing()
@@ -185,7 +185,7 @@ class _DriverSupervision:
         self._display = display
         self._timing = timing
         self._clock = clock
-        self._vitals = Vitals(driver.pid, timing.tick_s, clock)
+        self._ray = RayProcesses(driver.pid, timing.tick_s, clock)
         self._status: Status | None = None
         self._beat_at = self._looked_at = clock()
         self._ordered: set[tuple[str, int]] = set()
@@ -248,7 +248,7 @@ class _DriverSupervision:
         silent_s = self._clock() - self._beat_at
         if stall := stalled(self._status, silent_s, self._recovery, self._timing.shortest_stall_s):
             self._end(Exit.STALLED, stall, with_stacks=True)
-        elif not self._has_ended and (lost := self._vitals.lost(self._timing.vitals_patience_s)):
+        elif not self._has_ended and (lost := self._ray.lost(self._timing.ray_patience_s)):
             self._end(Exit.LOST_PEER, f"{lost} is gone")
         else:
             if self._draining:

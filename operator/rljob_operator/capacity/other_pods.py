@@ -38,7 +38,7 @@ class _Pod:
     size: _Size
 
 
-class Others:
+class OtherPods:
     """Pods by uid, and quotas, limit ranges and nodes."""
 
     def __init__(self, coming: Sequence[Node] | None) -> None:

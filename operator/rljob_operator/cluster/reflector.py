@@ -69,7 +69,7 @@ class Kept:
         """Keep what was known."""
 
 
-class Followed:
+class Reflector:
     """The objects of one path."""
 
     def __init__(

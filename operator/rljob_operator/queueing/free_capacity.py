@@ -1,6 +1,6 @@
 """What is left of quotas and nodes while a pass gives it away. Pure, but for its own bookkeeping.
 
-In the quotas that a Room is made of, `used` is what pods of others take. What jobs of the queue take is added here, by
+In the quotas that it is made of, `used` is what pods of others take. What jobs of the queue take is added here, by
 their pods' requests: the API server counts the same, but later.
 """
 
@@ -48,7 +48,7 @@ class Taken:
     """index of the node, and what is taken there"""
 
 
-class Room:
+class FreeCapacity:
     """Quotas and nodes, less what was taken."""
 
     def __init__(self, seen: Snapshot) -> None:
@@ -64,9 +64,9 @@ class Room:
         self._known: dict[Hashable, Any] = {}
         """what does not depend on what is taken; all copies share it"""
 
-    def copy(self) -> "Room":
+    def copy(self) -> "FreeCapacity":
         """Return a room that can be changed apart from this one."""
-        other = Room.__new__(Room)
+        other = FreeCapacity.__new__(FreeCapacity)
         other._seen, other._index, other._closed = self._seen, self._index, self._closed
         other._quotas = {place: list(found) for place, found in self._quotas.items()}
         other._nodes = None if self._nodes is None else list(self._nodes)

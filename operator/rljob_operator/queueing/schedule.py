@@ -20,7 +20,7 @@ from rljob_operator.capacity.demand import Pods, total
 from rljob_operator.capacity.obstacle import Outcome
 from rljob_operator.capacity.quantities import shown
 from rljob_operator.capacity.snapshot import Snapshot
-from rljob_operator.queueing.free_capacity import Pool, Room, Shortage, Spots, shape_of
+from rljob_operator.queueing.free_capacity import FreeCapacity, Pool, Shortage, Spots, shape_of
 from rljob_operator.queueing.lease import CREDIT_S, credit_s, held_s, is_bound, retry_s
 from rljob_operator.queueing.order import Line, rank
 from rljob_operator.queueing.ticket import Holding, Rules, Ticket
@@ -57,7 +57,7 @@ class _Pass:
     def __init__(self, tickets: Sequence[Ticket], seen: Snapshot, rules: Rules, now: float) -> None:
         self._rules, self._time = rules, now
         self._decisions: dict[str, QueueDecision] = {}
-        self._room = Room(seen)
+        self._room = FreeCapacity(seen)
         self._holders: dict[str, Ticket] = {}
         self._leaving: list[str] = []
         self._waiting: list[Ticket] = []

@@ -12,11 +12,11 @@ from functools import partial
 
 from rljob_operator.cache.cache import Key, is_ours, key_of
 from rljob_operator.capacity.inventory import Kind
-from rljob_operator.capacity.other_pods import Others
+from rljob_operator.capacity.other_pods import OtherPods
 from rljob_operator.capacity.packing import Node
 from rljob_operator.capacity.snapshot import ALIVE, Snapshot
 from rljob_operator.cluster.cluster import Cluster, ClusterError
-from rljob_operator.cluster.reflector import Followed, Kept
+from rljob_operator.cluster.reflector import Kept, Reflector
 from rljob_operator.identity import Manifest
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ PRIORITY_CLASSES = "apis/scheduling.k8s.io/v1/priorityclasses"
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class CapacityReading:
     """What others leave, and the cluster's PriorityClasses."""
 
     seen: Snapshot
@@ -62,18 +62,18 @@ class _Objects(Kept):
         self.error = error
 
 
-class Sight:
+class CapacityReader:
     """Looks at the cluster."""
 
     def __init__(self, cluster: Cluster, namespaces: Sequence[str], coming: Sequence[Node] | None) -> None:
         """No namespaces: all. `coming` are the nodes that an autoscaler can bring; None: not known."""
         self._cluster, self._namespaces = cluster, namespaces
-        self._others = Others(coming)
+        self._others = OtherPods(coming)
         self._classes: dict[str, Manifest] = {}
-        self._followed: list[tuple[Followed, _Objects]] = []
+        self._followed: list[tuple[Reflector, _Objects]] = []
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def look_at_others(self, is_queued: Callable[[Key], bool]) -> Look:
+    async def read(self, is_queued: Callable[[Key], bool]) -> CapacityReading:
         """Return what others leave; raise ClusterError if that is not known.
 
         `is_queued` says of which jobs the pods do not count. Where only some namespaces are seen, nodes are not: pods
@@ -90,7 +90,7 @@ class Sight:
             where = ", ".join(each.where for each in self._unknown())
             raise ClusterError(f"nothing is known, or was heard for long, of {where}") from None
         with_nodes = not self._namespaces and not self._is_forbidden(NODES)
-        return Look(self._others.seen(is_queued, with_nodes), tuple(self._classes.values()))
+        return CapacityReading(self._others.seen(is_queued, with_nodes), tuple(self._classes.values()))
 
     async def close(self) -> None:
         """Follow the cluster no longer."""
@@ -104,7 +104,7 @@ class Sight:
             return
         for where, query, put, remove in self._paths():
             objects = _Objects(where, put, remove)
-            self._followed.append((Followed(self._cluster, where, query, objects), objects))
+            self._followed.append((Reflector(self._cluster, where, query, objects), objects))
         self._tasks = [asyncio.create_task(each.follow()) for each, _ in self._followed]
 
     def _paths(self) -> Iterator[tuple[str, list[tuple[str, str]], Callable[[Manifest], None], Callable[[str], None]]]:

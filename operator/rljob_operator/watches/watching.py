@@ -1,6 +1,6 @@
 """The operator's watches: what they show reaches the cache, and jobs that it concerns the queue.
 
-    Followed ─► Watched ─► cache, liveness of the watches, queue
+    Reflector ─► Watched ─► cache, liveness of the watches, queue
 
 A place is a kind in a namespace, or in all. A place that the operator may not read is blind: nothing is expected of it,
 and the others go on.
@@ -26,7 +26,7 @@ from rljob_operator.cluster.cluster import (
     ClusterError,
     path,
 )
-from rljob_operator.cluster.reflector import Followed, named
+from rljob_operator.cluster.reflector import Reflector, named
 from rljob_operator.identity import JOB_LABEL, KIND, Manifest
 
 log = logging.getLogger(__name__)
@@ -177,9 +177,9 @@ class Watched:
             self.inbox.forget(self.place.namespace)
 
 
-def follow(cluster: Cluster, inbox: Inbox, wanted: Iterable[Place], clock: Callable[[], float]) -> list[Followed]:
+def follow(cluster: Cluster, inbox: Inbox, wanted: Iterable[Place], clock: Callable[[], float]) -> list[Reflector]:
     """Return what follows these places."""
     return [
-        Followed(cluster, path(place.kind, place.namespace), place.query, Watched(place, inbox, clock), PAGE)
+        Reflector(cluster, path(place.kind, place.namespace), place.query, Watched(place, inbox, clock), PAGE)
         for place in wanted
     ]

@@ -11,7 +11,7 @@ import uvloop
 from rljob_operator.cluster.cluster import Cluster
 from rljob_operator.runtime import garbage, logs
 from rljob_operator.webhook import certificate
-from rljob_operator.webhook.capacity_watch import Supply
+from rljob_operator.webhook.capacity_watch import CapacityWatch
 from rljob_operator.webhook.certificate_renewal import Keeper
 from rljob_operator.webhook.metrics import Metrics
 from rljob_operator.webhook.mounted_certificate import Mounted
@@ -32,10 +32,10 @@ async def main(given: Settings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     cluster = await Cluster.connect(given.kubeconfig, "rljob-webhook")
-    supply = Supply(cluster, given.namespaces, given.coming, given.defaults.has_kueue)
+    capacity = CapacityWatch(cluster, given.namespaces, given.coming, given.defaults.has_kueue)
     metrics = Metrics()
-    metrics.unreadable.set_function(lambda: supply.unreadable)
-    server = Server(lambda request: answer(request, given.defaults, supply.seen), metrics)
+    metrics.unreadable.set_function(lambda: capacity.unreadable)
+    server = Server(lambda request: answer(request, given.defaults, capacity.seen), metrics)
     try:
         port, pages = await server.start(given.host, given.port, given.pages)
         log.info("action=serve port=%d pages=%d", port, pages)
@@ -43,7 +43,7 @@ async def main(given: Settings) -> int:
         telling = asyncio.create_task(
             PathKeeper(cluster, given.path_secret, given.configuration, server.use_path).keep()
         )
-        following = asyncio.create_task(supply.keep())
+        following = asyncio.create_task(capacity.keep())
         collecting = asyncio.create_task(garbage.collect_now_and_then())
         ending = asyncio.create_task(stop.wait())
         working = {keeping, telling, following, collecting}

@@ -12,7 +12,7 @@ from rljob_operator.capacity.inventory import OF_KUEUE, Inventory, Kind
 from rljob_operator.capacity.packing import Node
 from rljob_operator.capacity.snapshot import ALIVE, Snapshot
 from rljob_operator.cluster.cluster import Cluster
-from rljob_operator.cluster.reflector import Followed, Kept
+from rljob_operator.cluster.reflector import Kept, Reflector
 
 KUEUE = "apis/kueue.x-k8s.io/v1beta2"
 OLD_S = 300.0
@@ -21,7 +21,7 @@ OF_CLUSTER = (Kind.NODES, Kind.CLUSTER_QUEUES, Kind.COHORTS)
 """kinds without a namespace"""
 
 
-class Supply:
+class CapacityWatch:
     """The newest state of all that limits pods."""
 
     def __init__(
@@ -51,10 +51,10 @@ class Supply:
             for each in self._followed:
                 group.create_task(each.follow())
 
-    def _follow(self, cluster: Cluster, kind: Kind, where: str) -> Followed:
+    def _follow(self, cluster: Cluster, kind: Kind, where: str) -> Reflector:
         query = [("fieldSelector", ALIVE)] if kind is Kind.PODS else []
         kept = Kept(partial(self._inventory.put, kind), partial(self._inventory.remove, kind))
-        return Followed(cluster, where, query, kept)
+        return Reflector(cluster, where, query, kept)
 
 
 def paths(namespaces: Sequence[str], has_kueue: bool) -> Iterator[tuple[Kind, str]]:

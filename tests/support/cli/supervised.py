@@ -34,6 +34,6 @@ class Lines:
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)
     plan, manifest, stall_s = sys.argv[1:]
-    timing = Timing(tick_s=0.05, backoff=Backoff(first_s=0.2), shortest_stall_s=float(stall_s), vitals_patience_s=0.5)
+    timing = Timing(tick_s=0.05, backoff=Backoff(first_s=0.2), shortest_stall_s=float(stall_s), ray_patience_s=0.5)
     driver = (sys.executable, str(FAKE_DRIVER), plan)
     sys.exit(run(Path(manifest), Lines(), driver, timing))

@@ -25,7 +25,7 @@ from rljob_operator.process import Operator
 from rljob_operator.queueing.ticket import Rules
 from rljob_operator.reconcile import Reconciler
 from rljob_operator.reservations import Reservations
-from rljob_operator.watches.capacity_reader import Sight
+from rljob_operator.watches.capacity_reader import CapacityReader
 from rljob_operator.world.world import Job
 from support.operator.fake_cluster import FakeCluster, FakeDrivers, pod
 from support.operator.operator_world import DEFAULTS, NOW, Surroundings, raw_job, running
@@ -83,8 +83,8 @@ class City:
         watches, cluster = WatchLiveness(clock), cast(Cluster, self.town)
         self.metrics = Metrics(self.cache, self.queue, watches, Requests(), DEFAULTS.release)
         drivers = FakeDrivers()
-        self.sight = Sight(cluster, (), ())
-        self.reservations = Reservations(self.cache, self.sight, Rules(), self.metrics, clock, lambda key, news: None)
+        self.reader = CapacityReader(cluster, (), ())
+        self.reservations = Reservations(self.cache, self.reader, Rules(), self.metrics, clock, lambda key, news: None)
         reconciler = Reconciler(
             cluster,
             self.cache,
@@ -209,7 +209,7 @@ def reconciled(objects: Sequence[Manifest]) -> City:
         for raw in (*objects, good()):
             city.operator.seen(raw, is_gone=False)
         await city.settles()
-        await city.sight.close()
+        await city.reader.close()
         return city
 
     return asyncio.run(scenario())

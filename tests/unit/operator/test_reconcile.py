@@ -24,7 +24,7 @@ from rljob_operator.plan import progress_s
 from rljob_operator.queueing.ticket import Rules
 from rljob_operator.reconcile import Reconciler
 from rljob_operator.reservations import Reservations
-from rljob_operator.watches.capacity_reader import Sight
+from rljob_operator.watches.capacity_reader import CapacityReader
 from rljob_operator.world.world import Driver, DriverState, Job, Storage, job_of
 from support.operator.fake_cluster import FakeCluster, FakeDrivers, pod
 from support.operator.operator_world import DEFAULTS, NOW, raw_job, running
@@ -93,15 +93,15 @@ def test_the_queue_and_the_plan_ask_once_whether_a_job_is_admitted(house: House,
         return admission(job, *given)
 
     monkeypatch.setattr("rljob_operator.plan.admission", once)
-    sight = Sight(cast(Cluster, house.cluster), ("ml",), None)
-    house.restart(Reservations(house.cache, sight, Rules(), house.metrics, house.clock, lambda key, news: None))
+    reader = CapacityReader(cast(Cluster, house.cluster), ("ml",), None)
+    house.restart(Reservations(house.cache, reader, Rules(), house.metrics, house.clock, lambda key, news: None))
     house.reconcile()
     assert asked == ["sums"]
 
 
 def test_progress_is_written_less_often_while_many_jobs_wait_in_the_queue(house: House):
-    sight = Sight(cast(Cluster, house.cluster), ("ml",), None)
-    queue = Reservations(house.cache, sight, Rules(), house.metrics, house.clock, lambda key, news: None)
+    reader = CapacityReader(cast(Cluster, house.cluster), ("ml",), None)
+    queue = Reservations(house.cache, reader, Rules(), house.metrics, house.clock, lambda key, news: None)
     queue.waiting = 1000
     house.to_running()
     house.cache.put(house.cluster.raw)
@@ -117,8 +117,8 @@ def test_a_job_that_cannot_be_looked_at_does_not_stop_the_queue(house: House, mo
     house.reconcile()
     house.cache.put(house.cluster.raw)  # another process has begun it
     monkeypatch.setattr(Tokens, "has_secret", has_secret)
-    sight = Sight(cast(Cluster, house.cluster), ("ml",), None)
-    queue = Reservations(house.cache, sight, Rules(), house.metrics, house.clock, lambda key, news: None)
+    reader = CapacityReader(cast(Cluster, house.cluster), ("ml",), None)
+    queue = Reservations(house.cache, reader, Rules(), house.metrics, house.clock, lambda key, news: None)
     house.restart(queue)
     assert not queue.is_complete
     with pytest.raises(ClusterError):

@@ -414,7 +414,7 @@ def test_a_process_whose_watch_ends_by_a_bug_releases_the_lease_and_fails(operat
         raise OSError("a bug")
 
     api = SmallApiServer(raw_job())
-    monkeypatch.setattr(reflector.Followed, "follow", ends)
+    monkeypatch.setattr(reflector.Reflector, "follow", ends)
 
     async def scenario(house: House) -> int:
         return await house.running

@@ -4,11 +4,11 @@ import yaml
 
 from rljob_api.reading import manifest
 from rljob_api.reading.manifest import parse
-from rljob_api.reading.text_cache import Kept
+from rljob_api.reading.text_cache import TextCache
 
 
 def test_the_texts_that_were_asked_for_last_are_kept() -> None:
-    kept: Kept[int] = Kept(10)
+    kept: TextCache[int] = TextCache(10)
     for number, text in enumerate(["aaaa", "bbbb", "cc"]):
         kept.put(text, number)
     assert kept.get("aaaa") == 0
@@ -18,14 +18,14 @@ def test_the_texts_that_were_asked_for_last_are_kept() -> None:
 
 
 def test_a_text_that_is_longer_than_all_that_may_be_kept_is_not() -> None:
-    kept: Kept[int] = Kept(10)
+    kept: TextCache[int] = TextCache(10)
     kept.put("a", 0)
     kept.put("b" * 11, 1)
     assert (kept.get("a"), kept.get("b" * 11), kept.characters) == (None, None, 0)
 
 
 def test_a_text_that_is_put_again_is_counted_once() -> None:
-    kept: Kept[int] = Kept(10)
+    kept: TextCache[int] = TextCache(10)
     kept.put("aaaa", 0)
     kept.put("aaaa", 1)
     assert (kept.get("aaaa"), kept.characters) == (1, 4)

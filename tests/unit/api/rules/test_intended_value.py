@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from rljob_api.rules.intended_value import meant
+from rljob_api.rules.intended_value import intended
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from rljob_api.rules.intended_value import meant
     ],
 )
 def test_the_value_that_was_meant_is_written_as_yaml(value: object, kind: str, expected: object):
-    written = meant(value, kind)
+    written = intended(value, kind)
     assert written is not None
     assert expected is None or yaml.safe_load(written) == expected
 
@@ -48,4 +48,4 @@ def test_the_value_that_was_meant_is_written_as_yaml(value: object, kind: str, e
     ],
 )
 def test_where_nothing_is_obvious_there_is_no_guess(value: object, kind: str):
-    assert meant(value, kind) is None
+    assert intended(value, kind) is None

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from rljob_api.exits import Exit
 from rljob_cli.cluster.commands import why
-from rljob_cli.records.run_health import Course, course
+from rljob_cli.records.run_health import RunHealth, run_health
 from rljob_cli.records.run_health_view import as_value
 from rljob_cli.run.rundir import in_use, locked, rundir
 from rljob_trainer.reporting.events import EventLog
@@ -58,12 +58,12 @@ def answer(
     *more: Record,
     is_active: bool | None = True,
     length: int = 60,
-) -> Course:
+) -> RunHealth:
     log = EventLog(tmp_path / "events.jsonl")
     for record in (START, *(step(number, **change(number)) for number in range(1, length + 1)), *more):
         log.record(record)
     log.close()
-    return course(read_history(tmp_path), is_active)
+    return run_health(read_history(tmp_path), is_active)
 
 
 def since(first: int, **values: Any) -> Callable[[int], dict[str, Any]]:
@@ -160,7 +160,7 @@ def test_a_directory_is_a_run_and_anything_else_a_job(tmp_path: Path):
     assert value.keys() == {"job", "step", "verdict", "sentence", "numbers", "evidence"}
     assert (value["job"], value["step"]) == ("smollm2-sums", read_history(directory).step)
     assert value["sentence"] in result.output
-    assert as_value(read_history(directory), Course("größer", "Well", (), ())).splitlines() == [
+    assert as_value(read_history(directory), RunHealth("größer", "Well", (), ())).splitlines() == [
         "{",
         '  "job": "smollm2-sums",',
         f'  "step": {value["step"]},',

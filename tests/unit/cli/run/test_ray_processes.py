@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rljob_cli.run.ray_processes import Vitals
+from rljob_cli.run.ray_processes import RayProcesses
 
 
 class Clock:
@@ -31,54 +31,54 @@ def child(directory: Path, name: str) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-def after(vitals: Vitals, clock: Clock, seconds: float) -> str | None:
+def after(ray: RayProcesses, clock: Clock, seconds: float) -> str | None:
     clock.now += seconds
-    return vitals.lost(patience_s=10.0)
+    return ray.lost(patience_s=10.0)
 
 
 def test_a_lost_raylet_is_named_after_the_patience_and_not_before(tmp_path: Path):
     clock = Clock()
-    vitals = Vitals(os.getpid(), 1.0, clock)
+    ray = RayProcesses(os.getpid(), 1.0, clock)
     with child(tmp_path, "raylet") as raylet:
-        assert after(vitals, clock, 0.0) is None
+        assert after(ray, clock, 0.0) is None
         raylet.kill()
         raylet.wait()
-        assert [after(vitals, clock, seconds) for seconds in (1.0, 9.0)] == [None, None]
-        assert after(vitals, clock, 1.0) == f"raylet (pid {raylet.pid})"
+        assert [after(ray, clock, seconds) for seconds in (1.0, 9.0)] == [None, None]
+        assert after(ray, clock, 1.0) == f"raylet (pid {raylet.pid})"
 
 
 def test_other_children_may_come_and_go(tmp_path: Path):
     clock = Clock()
-    vitals = Vitals(os.getpid(), 1.0, clock)
+    ray = RayProcesses(os.getpid(), 1.0, clock)
     with child(tmp_path, "engine") as engine:
-        after(vitals, clock, 0.0)
+        after(ray, clock, 0.0)
         engine.kill()
         engine.wait()
-        assert [after(vitals, clock, 20.0) for _ in range(3)] == [None, None, None]
+        assert [after(ray, clock, 20.0) for _ in range(3)] == [None, None, None]
 
 
 def test_a_zombie_is_gone(tmp_path: Path):
     clock = Clock()
-    vitals = Vitals(os.getpid(), 1.0, clock)
+    ray = RayProcesses(os.getpid(), 1.0, clock)
     with child(tmp_path, "gcs_server") as server:
-        after(vitals, clock, 0.0)
+        after(ray, clock, 0.0)
         server.kill()
         os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
-        after(vitals, clock, 1.0)
-        assert after(vitals, clock, 10.0) == f"gcs_server (pid {server.pid})"
+        after(ray, clock, 1.0)
+        assert after(ray, clock, 10.0) == f"gcs_server (pid {server.pid})"
 
 
 def test_the_processes_are_looked_at_once_in_an_interval(tmp_path: Path):
     clock = Clock()
-    vitals = Vitals(os.getpid(), 5.0, clock)
+    ray = RayProcesses(os.getpid(), 5.0, clock)
     with child(tmp_path, "raylet") as raylet:
-        after(vitals, clock, 0.0)
+        after(ray, clock, 0.0)
         raylet.kill()
         raylet.wait()
-        after(vitals, clock, 5.0)
-        after(vitals, clock, 10.0)
-        assert after(vitals, clock, 4.0) is None
+        after(ray, clock, 5.0)
+        after(ray, clock, 10.0)
+        assert after(ray, clock, 4.0) is None
 
 
 def test_a_driver_that_is_gone_has_no_vital_processes():
-    assert Vitals(2**22 + 1, 1.0, Clock()).lost() is None
+    assert RayProcesses(2**22 + 1, 1.0, Clock()).lost() is None

@@ -134,7 +134,7 @@ def test_a_dead_engine_is_restarted_once_however_often_it_is_reported_dead():
 
 
 def test_a_driver_whose_ray_has_lost_a_process_is_ended_and_named(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(supervisor.Vitals, "lost", lambda vitals, patience_s: "raylet (pid 7)")
+    monkeypatch.setattr(supervisor.RayProcesses, "lost", lambda ray, patience_s: "raylet (pid 7)")
     stage = Stage([seen(HEALTHY), seen(HEALTHY)], driver_restarts=0)
     assert stage.run().reason.startswith("a required process is gone")
     assert stage.calls == ["kill"]

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rljob_operator.capacity.inventory import Kind
-from rljob_operator.capacity.other_pods import Others
+from rljob_operator.capacity.other_pods import OtherPods
 from rljob_operator.identity import Manifest
 
 NODES = {
@@ -62,7 +62,7 @@ def counted(pods: dict[int, tuple[str, int, str]], queued: set[str]) -> dict[int
 @given(STEPS)
 @settings(max_examples=150, deadline=None)
 def test_any_history_gives_what_a_count_of_its_end_gives(steps: list[tuple[Any, ...]]) -> None:
-    others, pods, quotas, queued = Others(()), dict[int, tuple[str, int, str]](), dict[int, str](), set[str]()
+    others, pods, quotas, queued = OtherPods(()), dict[int, tuple[str, int, str]](), dict[int, str](), set[str]()
     for raw in NODES.values():
         others.put(Kind.NODES, raw)
     for what, *how in (*steps, ("look",)):
@@ -94,6 +94,6 @@ def test_any_history_gives_what_a_count_of_its_end_gives(steps: list[tuple[Any, 
 
 
 def test_nodes_are_left_out_where_they_may_not_be_seen() -> None:
-    others = Others(None)
+    others = OtherPods(None)
     others.put(Kind.NODES, NODES["n0"])
     assert others.seen(lambda _: False, with_nodes=False).nodes is None

@@ -8,7 +8,7 @@ import pytest
 
 from rljob_operator.cluster import reflector
 from rljob_operator.cluster.cluster import Cluster, ClusterError
-from rljob_operator.cluster.reflector import PAGE, Followed, Kept
+from rljob_operator.cluster.reflector import PAGE, Kept, Reflector
 from rljob_operator.identity import Manifest
 from support.waiting import becomes_true
 
@@ -64,12 +64,12 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reflector, "PAUSE_S", 0.0)
 
 
-def followed(server: Server, requests: int) -> tuple[list[str], Followed]:
+def followed(server: Server, requests: int) -> tuple[list[str], Reflector]:
     """Follow until so many requests were made; return what was put and removed."""
     changes: list[str] = []
 
-    async def scenario() -> Followed:
-        found = Followed(
+    async def scenario() -> Reflector:
+        found = Reflector(
             cast(Cluster, server),
             "api/v1/pods",
             [("fieldSelector", "alive")],
@@ -148,9 +148,9 @@ class Picky:
         self.changes.append(f"failed {error.status}")
 
 
-def seen_by(sink: Picky, server: Server, requests: int) -> Followed:
-    async def scenario() -> Followed:
-        found = Followed(cast(Cluster, server), "api/v1/pods", [("fieldSelector", "alive")], sink)
+def seen_by(sink: Picky, server: Server, requests: int) -> Reflector:
+    async def scenario() -> Reflector:
+        found = Reflector(cast(Cluster, server), "api/v1/pods", [("fieldSelector", "alive")], sink)
         task = asyncio.create_task(found.follow())
         await becomes_true(lambda: len(server.asked) >= requests)
         task.cancel()

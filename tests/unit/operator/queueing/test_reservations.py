@@ -23,7 +23,7 @@ from rljob_operator.plan import admitted
 from rljob_operator.queueing.ticket import Rules, Ticket
 from rljob_operator.queueing.tickets import ticket_of
 from rljob_operator.reservations import Reservations
-from rljob_operator.watches.capacity_reader import Look, Sight
+from rljob_operator.watches.capacity_reader import CapacityReader, CapacityReading
 from rljob_operator.world.claims import Claim
 from rljob_operator.world.driver_news import News
 from rljob_operator.world.queue_decision import QueueDecision, Standing
@@ -85,8 +85,8 @@ class Setting:
         self.cache, self.now, self.changed, self.moved = Cache(), NOW, list[str](), list[str]()
         metrics = Metrics(self.cache, WorkQueue(lambda: 0.0), WatchLiveness(lambda: 0.0), Requests(), "ml/rljob")
         self.metrics = metrics
-        sight = Sight(cast(Cluster, lists), namespaces, ())
-        self.queue = Reservations(self.cache, sight, Rules(), metrics, lambda: self.now, self._note)
+        reader = CapacityReader(cast(Cluster, lists), namespaces, ())
+        self.queue = Reservations(self.cache, reader, Rules(), metrics, lambda: self.now, self._note)
         self.names = names
         for index, name in enumerate(names):
             self.cache.put(_job(name, index))
@@ -323,10 +323,10 @@ def test_pods_of_others_that_come_and_go_are_seen_without_another_list():
 
     async def scenario() -> None:
         lists = Lists(nodes=[NODE])
-        sight = Sight(cast(Cluster, lists), (), ())
+        reader = CapacityReader(cast(Cluster, lists), (), ())
 
         async def used() -> int:
-            quota = (await sight.look_at_others(lambda _: False)).seen.quotas["ml"][0]
+            quota = (await reader.read(lambda _: False)).seen.quotas["ml"][0]
             return quota.used.get("requests.nvidia.com/gpu", 0) // 1000
 
         assert await used() == 0
@@ -336,7 +336,7 @@ def test_pods_of_others_that_come_and_go_are_seen_without_another_list():
             await others_run()
             assert await used() == expected
         assert lists.asked == asked
-        await sight.close()
+        await reader.close()
 
     asyncio.run(scenario())
 
@@ -360,19 +360,19 @@ def test_pods_of_a_cluster_that_may_not_be_read_are_not_taken_for_none():
     lists = Lists(nodes=[NODE])
     lists.refused = {"pods": 403}
     with pytest.raises(ClusterError):
-        asyncio.run(Sight(cast(Cluster, lists), (), None).look_at_others(lambda _: True))
+        asyncio.run(CapacityReader(cast(Cluster, lists), (), None).read(lambda _: True))
 
 
-class LargeSight:
+class LargeReader:
     """Sees 3,000 namespaces with quotas, and 1,000 full nodes."""
 
     def __init__(self) -> None:
         four = Quota("gpus", {"requests.nvidia.com/gpu": 4000}, {})
         full = {"nvidia.com/gpu": 8000}
         there = Nodes(Node(f"n{i}", {"pods": 110_000, **full}, used=full) for i in range(1000))
-        self.look = Look(Snapshot({f"team-{i}": (four,) for i in range(3000)}, {}, there, None))
+        self.look = CapacityReading(Snapshot({f"team-{i}": (four,) for i in range(3000)}, {}, there, None))
 
-    async def look_at_others(self, is_other: object) -> Look:
+    async def read(self, is_other: object) -> CapacityReading:
         return self.look
 
 
@@ -381,7 +381,7 @@ def test_a_pass_over_thousands_of_jobs_and_namespaces_never_stops_the_loop(caplo
     setting = Setting(Lists())
     rules = Rules()
     queue = Reservations(
-        setting.cache, cast(Sight, LargeSight()), rules, setting.metrics, lambda: NOW, lambda key, news: None
+        setting.cache, cast(CapacityReader, LargeReader()), rules, setting.metrics, lambda: NOW, lambda key, news: None
     )
     template = setting.ticket("a")
     for number in range(5000):

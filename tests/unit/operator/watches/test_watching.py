@@ -10,7 +10,7 @@ from rljob_operator.cache.cache import Cache
 from rljob_operator.cache.watch_liveness import DEAD_AFTER_S, WatchLiveness
 from rljob_operator.cache.workqueue import WorkQueue
 from rljob_operator.cluster.cluster import Cluster, ClusterError, GoneError
-from rljob_operator.cluster.reflector import PAGE, Followed, named
+from rljob_operator.cluster.reflector import PAGE, Reflector, named
 from rljob_operator.identity import Manifest
 from rljob_operator.watches.watching import FORGET_S, Inbox, Place, Watched, follow, places
 from support.operator.operator_world import raw_job
@@ -213,4 +213,4 @@ def test_an_interrupted_refusal_begins_anew(desk):
 
 def test_a_page_of_the_operator_s_watches_is_large():
     (found,) = follow(cast(Cluster, None), Desk().inbox, [Place("Pod", None)], lambda: 0.0)
-    assert isinstance(found, Followed) and found._page > PAGE
+    assert isinstance(found, Reflector) and found._page > PAGE

@@ -10,7 +10,7 @@ from rljob_operator.capacity.inventory import Kind
 from rljob_operator.cluster.cluster import Cluster, ClusterError
 from rljob_operator.identity import Manifest
 from rljob_operator.webhook import capacity_watch
-from rljob_operator.webhook.capacity_watch import Supply, paths
+from rljob_operator.webhook.capacity_watch import CapacityWatch, paths
 from support.waiting import becomes_true
 
 KUEUE = "apis/kueue.x-k8s.io/v1beta2"
@@ -71,7 +71,7 @@ def seen(server: Server) -> list[str] | None:
     """Return the names of the quotas of the namespace ml once all is watched; None: not all is known."""
 
     async def scenario() -> list[str] | None:
-        found = Supply(cast(Cluster, server), (), None, False)
+        found = CapacityWatch(cast(Cluster, server), (), None, False)
         assert found.seen is None
         task = asyncio.create_task(found.keep())
         await becomes_true(lambda: len(server.watched) == 4)

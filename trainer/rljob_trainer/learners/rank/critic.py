@@ -13,7 +13,7 @@ from rljob_trainer.batches.packing import MicroBatch
 from rljob_trainer.learners.config import CriticSettings, LearnerConfig
 from rljob_trainer.learners.rank import schedule
 from rljob_trainer.learners.rank.attention.layout import token_layout
-from rljob_trainer.learners.rank.attention.rank_tokens import part
+from rljob_trainer.learners.rank.attention.rank_tokens import rank_tokens
 from rljob_trainer.learners.rank.attention.rope import Rope
 from rljob_trainer.learners.rank.loss.reduction import Sums, over_ranks
 from rljob_trainer.learners.rank.loss.value_loss import Fit, value_loss
@@ -74,7 +74,7 @@ class _Batch:
     """A micro-batch as tensors on the device."""
 
     def __init__(self, batch: MicroBatch, rope: Rope, device: torch.device, shares: int) -> None:
-        self.part = part(token_layout(batch), device, shares)
+        self.part = rank_tokens(token_layout(batch), device, shares)
         self.tokens_N = self.part.input(device)
         self.packed = self.part.packed(rope, device)
 

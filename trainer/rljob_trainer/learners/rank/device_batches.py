@@ -12,7 +12,7 @@ from rljob_trainer.batches.packing import MicroBatch
 from rljob_trainer.learners.rank.attention.attention import PackedTokens
 from rljob_trainer.learners.rank.attention.flash import uploaded
 from rljob_trainer.learners.rank.attention.layout import token_layout
-from rljob_trainer.learners.rank.attention.rank_tokens import part
+from rljob_trainer.learners.rank.attention.rank_tokens import rank_tokens
 from rljob_trainer.learners.rank.attention.rope import Rope
 from rljob_trainer.learners.rank.experts.routers import RouterPass
 from rljob_trainer.learners.rank.loss.loss import Targets
@@ -62,7 +62,7 @@ class Batch:
         def tensor(array: npt.NDArray[Any]) -> torch.Tensor:
             return uploaded(torch.from_numpy(array.copy()), device)  # arrays from Ray are read-only
 
-        self.part = part(token_layout(batch), device, shares)
+        self.part = rank_tokens(token_layout(batch), device, shares)
         self.tokens_N = self.part.input(device)
         self.packed: PackedTokens = self.part.packed(rope, device)
         self.target_tokens_R = tensor(batch.targets_R)

@@ -18,7 +18,7 @@ from rljob_trainer.learners.rank.attention.rope import Rope, rotate, rotate_pair
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RankTokens:
     """A micro-batch as one rank computes it."""
 
     layout: TokenLayout
@@ -61,17 +61,19 @@ class Part:
         )
 
 
-def part(layout: TokenLayout, device: torch.device, shares: int = 1) -> Part:
+def rank_tokens(layout: TokenLayout, device: torch.device, shares: int = 1) -> RankTokens:
     """Return what this rank computes of a micro-batch: a number of tokens that divides into equal `shares`."""
     if parallel_state.get_context_parallel_world_size() == 1:
         filled, every_N = layout.filled(shares), np.arange(len(layout.tokens_N))
         tokens_M = np.pad(every_N, (0, len(filled.tokens_N) - len(every_N)))
-        return Part(layout, tokens_M, every_N, KERNELS["cuda" if device.type == "cuda" else "cpu"](filled, device))
+        return RankTokens(
+            layout, tokens_M, every_N, KERNELS["cuda" if device.type == "cuda" else "cpu"](filled, device)
+        )
     group = parallel_state.get_context_parallel_group()
     share = context_share(layout, group.rank(), group.size(), shares)
     attend = VarlenShare if device.type == "cuda" else PaddedShare
     own_R = np.flatnonzero(share.local_N[layout.positions_R] >= 0)
-    return Part(
+    return RankTokens(
         layout=layout,
         tokens_M=share.tokens_M,
         local_N=share.local_N,

@@ -18,7 +18,7 @@ from rljob_api.sections import BalanceOver, Experts, Replay
 from rljob_trainer.batches.packing import UNKNOWN, MicroBatch
 from rljob_trainer.learners.rank.attention.flash import uploaded
 from rljob_trainer.learners.rank.attention.layout import share_length
-from rljob_trainer.learners.rank.attention.rank_tokens import Part
+from rljob_trainer.learners.rank.attention.rank_tokens import RankTokens
 from rljob_trainer.learners.rank.experts.experts import adjust_biases
 from rljob_trainer.learners.rank.experts.routing import (
     LOG_PROBABILITIES,
@@ -110,7 +110,7 @@ class RouterPass:
                 adjust_biases(chunk, whole_L[:, : self.tally.experts], rate)
         return asdict(self.tally.metrics(whole_L, self.settings))
 
-    def of(self, batch: MicroBatch, part: Part) -> Routing:
+    def of(self, batch: MicroBatch, part: RankTokens) -> Routing:
         """Return the routing of the next micro-batch."""
         group = parallel_state.get_tensor_model_parallel_group()
         layout, length = part.layout, len(part.tokens_M)

@@ -11,7 +11,12 @@ from typing import Any, Protocol
 import torch
 from megatron.core import parallel_state
 
-from rljob_trainer.learners.rank.optimizer.offloadable_tensors import HostMemory, Movable, distinct_storages, memory_of
+from rljob_trainer.learners.rank.optimizer.offloadable_tensors import (
+    HostMemory,
+    OffloadableTensors,
+    distinct_storages,
+    memory_of,
+)
 from rljob_trainer.learners.rank.optimizer.optimizer import Optimizer, optimizer_tensors
 
 log = logging.getLogger(__name__)
@@ -52,10 +57,12 @@ class Leaves:
         buffers = [each for chunk in chunks for each in (*chunk.buffers, *chunk.expert_parallel_buffers)]
         own = {storage.data_ptr() for storage in distinct_storages(buffer.param_data for buffer in buffers)}
         states = [each for _, optimizer in trained for each in optimizer_tensors(optimizer)]
-        self.weights = Movable([buffer.param_data for buffer in buffers], memory)
-        self.gradients = Movable([buffer.grad_data for buffer in buffers], memory, kept=False)
+        self.weights = OffloadableTensors([buffer.param_data for buffer in buffers], memory)
+        self.gradients = OffloadableTensors([buffer.grad_data for buffer in buffers], memory, kept=False)
         # fp32 weights are their own masters, and lie in the buffers of weights
-        self.optimizer = Movable([each for each in states if each.untyped_storage().data_ptr() not in own], memory)
+        self.optimizer = OffloadableTensors(
+            [each for each in states if each.untyped_storage().data_ptr() not in own], memory
+        )
         self._memory = memory
 
     def need(self, *, gradients: bool = False, optimizer: bool = False, changes: bool = False) -> None:

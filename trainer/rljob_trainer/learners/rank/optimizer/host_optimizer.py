@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from rljob_trainer.learners.rank.optimizer.offloadable_tensors import HostMemory, Movable
+from rljob_trainer.learners.rank.optimizer.offloadable_tensors import HostMemory, OffloadableTensors
 from rljob_trainer.learners.rank.optimizer.optimizer_state import MOMENTS
 
 CHUNK = 2**28
@@ -78,14 +78,14 @@ class HostOptimizer:
             self._movables[self._here].leave()
             self._here = None
 
-    def _begin(self, chunk: Sequence[torch.Tensor], memory: HostMemory) -> Movable:
+    def _begin(self, chunk: Sequence[torch.Tensor], memory: HostMemory) -> OffloadableTensors:
         """Make the moments of a chunk, and let it leave."""
         states = self._optimizer.state
         for master in chunk:
             moments = {name: torch.zeros_like(master, requires_grad=False) for name in MOMENTS}
             states[master] = {"step": torch.zeros((), dtype=torch.float32, device=master.device), **moments}
         own = [states[master][name] for master in chunk for name in MOMENTS]
-        movable = Movable([*own, *(master for master in chunk if id(master) in self._weights)], memory)
+        movable = OffloadableTensors([*own, *(master for master in chunk if id(master) in self._weights)], memory)
         movable.leave()
         return movable
 

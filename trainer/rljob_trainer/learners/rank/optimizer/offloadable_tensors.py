@@ -96,7 +96,7 @@ def laid_out(sizes: Sequence[int], piece: int) -> list[Stretch]:
     return stretches
 
 
-class Movable:
+class OffloadableTensors:
     """Tensors whose memory can be given up; their content comes back, or is undefined if it is not kept."""
 
     def __init__(self, tensors: Iterable[torch.Tensor], memory: HostMemory, *, kept: bool = True) -> None:

@@ -11,7 +11,7 @@ from megatron.core import parallel_state
 from rljob_api import sections
 from rljob_trainer.learners.rank.optimizer import offloadable_tensors
 from rljob_trainer.learners.rank.optimizer.device_memory import Leaves, Stays, residence
-from rljob_trainer.learners.rank.optimizer.offloadable_tensors import HostMemory, Movable, laid_out
+from rljob_trainer.learners.rank.optimizer.offloadable_tensors import HostMemory, OffloadableTensors, laid_out
 from rljob_trainer.learners.rank.optimizer.optimizer import Optimizer, data_parallel, optimizer_tensors
 from support.trainer.counted_memory import CountedMemory
 from support.trainer.lone_rank import SmallModel, lone_rank
@@ -37,7 +37,7 @@ class Trained:
         if isinstance(memory, CountedMemory):
             memory.hold(sum(each.nbytes for each in self.movables()))
 
-    def movables(self) -> tuple[Movable, ...]:
+    def movables(self) -> tuple[OffloadableTensors, ...]:
         assert isinstance(self.state, Leaves)
         return self.state.weights, self.state.gradients, self.state.optimizer
 
@@ -195,7 +195,7 @@ def test_storages_larger_than_a_piece_of_host_memory_come_back(monkeypatch: pyte
     memory = CountedMemory()
     tensors = [torch.arange(60.0), torch.arange(7.0), torch.arange(90.0)[3:]]
     before = [tensor.clone() for tensor in tensors]
-    moved = Movable(tensors, memory)
+    moved = OffloadableTensors(tensors, memory)
     moved.leave()
     assert memory.buffers == [100] * 6 + [28]
     moved.come_back()
