@@ -17,7 +17,6 @@ from rljob_api.recovery import RestartEngine
 from rljob_api.status import Status, ToolPodOwner
 from rljob_operator.attempts import attempts
 from rljob_operator.attempts.attempt_view import AttemptView, attempt_view
-from rljob_operator.attempts.rebuilt import rebuilt
 from rljob_operator.children import children
 from rljob_operator.children.rollout_pods import rollout_pods
 from rljob_operator.children.tool_pods import OWNERS
@@ -194,7 +193,7 @@ def _refused(job: Job, why: Claim, world: World, now: float) -> Plan:
 
 def _plan(job: AdmittedJob, world: World, now: float) -> Plan:
     observed, known = world.observed, record.history_of(job.status)
-    history = rebuilt(known, job, observed, now)
+    history = attempts.rebuilt(known, job, observed, now)
     attempt = _newest(history, None, job, observed, now)
     history = attempts.advance(history, attempt, job, observed.diagnosed, now)
     if history.undiagnosed is not None and history.attempt is not None:

@@ -21,10 +21,17 @@ from rljob_operator.attempts import escalation, resumption
 from rljob_operator.attempts.attempt_view import AttemptView
 from rljob_operator.attempts.causes import cause_of
 from rljob_operator.attempts.diagnosis import evidence_of, failure_in
-from rljob_operator.identity import cluster_name, secret_name, token_key
+from rljob_operator.identity import (
+    ATTEMPT_ANNOTATION,
+    Manifest,
+    attempt_of_cluster,
+    cluster_name,
+    secret_name,
+    token_key,
+)
 from rljob_operator.job.admitted_job import AdmittedJob
 from rljob_operator.world.history import AttemptRecord, Evidence, JobHistory, Outcome
-from rljob_operator.world.world import ALIVE, ENDED, SILENT_S, Diagnosed, Driver, DriverState
+from rljob_operator.world.world import ALIVE, ENDED, SILENT_S, Diagnosed, Driver, DriverState, Observed, is_deleting
 
 FIRST_ANSWER_S = 30.0
 """how long the operator waits for a driver's first answer before it stops a suspended job's driver [s]"""
@@ -36,6 +43,7 @@ LAST_LINE = "; its last words: "
 LONGEST_REASON = 500
 """[characters]"""
 OVERDUE = "the active deadline has passed"
+LOST = "the status of the job was lost"
 SUSPENDED_EARLY = "before the driver started"
 
 
@@ -61,6 +69,37 @@ def advance(
         return _followed(history, attempt, job, now)
     judged = _judged(attempt, job, _is_over(history, job.spec, now), now)
     return history.with_newest(escalation.timed(attempt.record, judged, attempt.driver, job.is_suspended, now))
+
+
+def rebuilt(known: JobHistory, job: AdmittedJob, observed: Observed, now: float) -> JobHistory:
+    """Return the known history; if there is none, the newest attempt of which something is left.
+
+    A status can be lost by a restore of the API server's data, or by a program that writes it. Attempt 1 would delete
+    the live RayCluster, and the fence of the run directory, which has seen later attempts, would refuse its driver.
+    The newest RayCluster is adopted with its driver. Without any, the attempt has ended, and the next one follows it.
+    """
+    if known.attempts or known.outcome is not None:
+        return known
+    number = max((_attempt_of(child) for child in observed.children), default=0)
+    if number == 0:
+        return known
+    clusters = [cluster["metadata"]["name"] for cluster in observed.rayclusters() if not is_deleting(cluster)]
+    if not clusters:
+        gone = cluster_name(job.name, job.uid, number)
+        ended = AttemptRecord(number, gone, int(now), ended=int(now), exit_code=Exit.PREEMPTED, reason=LOST)
+        return JobHistory((ended,))
+    newest = max(clusters, key=attempt_of_cluster)
+    # Where a head is ready a driver may run, and nothing is submitted or stopped until Ray has answered.
+    has_head = any(pod.is_head and pod.is_ready for pod in observed.pods_of(newest))
+    return JobHistory((AttemptRecord(number, newest, int(now), started=int(now) if has_head else None),))
+
+
+def _attempt_of(child: Manifest) -> int:
+    """Return the latest attempt that a child shows; 0: none."""
+    metadata = child["metadata"]
+    annotated = metadata.get("annotations", {}).get(ATTEMPT_ANNOTATION, "")
+    named = attempt_of_cluster(metadata["name"]) if child["kind"] == "RayCluster" else 0
+    return max(named, int(annotated) if annotated.isdecimal() else 0)
 
 
 def deadline(history: JobHistory, spec: Spec) -> float | None:

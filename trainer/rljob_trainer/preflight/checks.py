@@ -16,9 +16,8 @@ from rljob_trainer.data.foreign_files import no_directory, no_file
 from rljob_trainer.preflight.downloads import download, file_of, file_on_this_machine
 from rljob_trainer.preflight.findings import Findings
 from rljob_trainer.preflight.functions import look_at_functions
-from rljob_trainer.preflight.machine import judge_machine, read_machine
+from rljob_trainer.preflight.machine import judge_machine, look_at_sandbox, read_machine
 from rljob_trainer.preflight.model_files import ModelFiles, model_files
-from rljob_trainer.preflight.sandbox import look_at_sandbox
 from rljob_trainer.preflight.teacher import look_at_weights
 from rljob_trainer.preflight.weights import judge_weights, read_weights
 from rljob_trainer.rundir.patient_reading import PATIENT, judge_volume

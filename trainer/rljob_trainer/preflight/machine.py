@@ -1,22 +1,27 @@
-"""Whether this machine has the room and the ports that a run will want."""
+"""Whether this machine has the disk, the ports and the isolation that a run needs."""
 
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from rljob_api.errors import Problem
+from rljob_api.rules.reward import judgings
 from rljob_api.sections import Precision, Spec
 from rljob_api.sizing.memory import BYTES
 from rljob_api.sizing.model_shape import Shape
+from rljob_api.tool_protocol import PODS_VARIABLE
+from rljob_trainer.conversations.isolation import sandbox_problem
 from rljob_trainer.preflight.findings import Findings
+from rljob_trainer.processes import sandbox
 
 GIB = 2**30
 ADAM_BYTES = 8
 """of each parameter in a checkpoint: two moments in fp32"""
 MASTER_BYTES = 4
 """of each parameter in a checkpoint of bf16 weights"""
+WITHOUT_SANDBOX = "then the function can read the run's files and use its network"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,3 +94,22 @@ def ports(spec: Spec, machine: Machine) -> Iterator[Problem]:
 
 def size(number: int) -> str:
     return f"{number / GIB:.1f} GiB" if number >= GIB else f"{number / 2**20:.1f} MiB"
+
+
+def look_at_sandbox(spec: Spec, here: bool, environ: Mapping[str, str]) -> Findings:
+    """Try a sandbox, if the run will be here and its tools or rewards need one; pods for tools have theirs."""
+    if not here or not spec.debug.engines:
+        return Findings()
+    return Findings((*_unisolated_tools(spec, environ), *_unisolated_rewards(spec)))
+
+
+def _unisolated_tools(spec: Spec, environ: Mapping[str, str]) -> Iterator[Problem]:
+    tools = spec.rollout.tools
+    if tools is not None and (problem := sandbox_problem(tools, has_pods=PODS_VARIABLE in environ)):
+        yield problem
+
+
+def _unisolated_rewards(spec: Spec) -> Iterator[Problem]:
+    fields = [f"{path}.sandbox" for path, judging in judgings(spec) if judging.sandbox is not None]
+    if fields and (reason := sandbox.refusal()) is not None:
+        yield Problem(fields[0], "Namespaces", f"is impossible here: {reason}", f"leave it out; {WITHOUT_SANDBOX}")

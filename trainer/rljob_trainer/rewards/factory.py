@@ -14,6 +14,7 @@ from rljob_api.sections import Part, Reward, RewardKind
 from rljob_trainer.reporting.losses import Cause, Losses, Outage
 from rljob_trainer.rewards.errors import RewardError
 from rljob_trainer.rewards.function import Failure, Judge, Response, Score
+from rljob_trainer.rewards.text_match import exact_match, f1
 from rljob_trainer.samples import Group, Prompt, ScoredGroup
 
 log = logging.getLogger(__name__)
@@ -195,12 +196,8 @@ def judge(part: Part, around: RewardContext, stack: ExitStack) -> Judge:
 
             return task_score
         case RewardKind.EXACT_MATCH:
-            from rljob_trainer.rewards.exact_match import exact_match
-
             return exact_match
         case RewardKind.F1:
-            from rljob_trainer.rewards.f1 import f1
-
             return f1
         case RewardKind.PYTHON | RewardKind.MATH:
             from rljob_trainer.rewards.python import python_reward

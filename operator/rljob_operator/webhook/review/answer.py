@@ -6,16 +6,19 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from rljob_api.errors import Problem
+from rljob_api import hub
+from rljob_api.errors import ManifestError, Problem
 from rljob_api.reading import field_lookup
 from rljob_api.sections import Placement, Spec
+from rljob_api.sizing.known_models import KNOWN, ON_THE_HUB
+from rljob_api.sizing.misfits import misfits
+from rljob_api.sizing.model_shape import shape
 from rljob_operator.capacity.obstacle import Outcome
 from rljob_operator.capacity.snapshot import Snapshot
 from rljob_operator.capacity.verdict import verdict
 from rljob_operator.identity import Manifest
 from rljob_operator.job.admission import admission
 from rljob_operator.job.admitted_job import AdmittedJob, admitted_job
-from rljob_operator.webhook.review import known_model
 from rljob_operator.webhook.review.plan_lines import plan_lines
 from rljob_operator.world.claims import Claim, Reason
 from rljob_operator.world.world import Defaults, Job, job_of
@@ -117,7 +120,24 @@ def _job(raw: Manifest, namespace: str) -> Job:
 
 
 def _problems(job: Job) -> tuple[Problem, ...]:
-    return job.problems if job.spec is None else known_model.problems(job.spec)
+    return job.problems if job.spec is None else _of_model(job.spec)
+
+
+def _of_model(spec: Spec) -> tuple[Problem, ...]:
+    """Return where a valid spec asks for more than its model can give; none for a model whose sizes are not known.
+
+    A branch, tag or commit that is named may have other sizes, and is looked at when it is downloaded.
+    """
+    config = KNOWN.get(spec.model.checkpoint)
+    wanted = hub.model(spec.model.checkpoint)
+    if config is None and wanted is not None and wanted.revision == hub.NEWEST:
+        config = ON_THE_HUB.get(wanted.repo)
+    if config is None:
+        return ()
+    try:
+        return misfits(shape(config), spec)
+    except ManifestError as error:
+        return error.problems
 
 
 def _new(problems: Sequence[Problem], before: Sequence[Problem]) -> tuple[Problem, ...]:

@@ -6,8 +6,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rljob_operator.queueing.order import rank
-from rljob_operator.queueing.schedule import schedule
+from rljob_operator.queueing.schedule import rank, schedule
 from rljob_operator.queueing.ticket import Holding
 from rljob_operator.world.queue_decision import Standing
 from support.operator.queue_world import NOW, RULES, Queue, nodes, quotas, ticket, workers

@@ -17,7 +17,7 @@ from rljob_trainer.conversations.errors import GenerateError
 from rljob_trainer.conversations.tool_calls import ToolCall
 from rljob_trainer.conversations.toolbox import Toolbox, tools
 from rljob_trainer.preflight.findings import Findings
-from rljob_trainer.preflight.sandbox import look_at_sandbox
+from rljob_trainer.preflight.machine import look_at_sandbox
 from rljob_trainer.processes import sandbox
 from support.processes import gone
 from support.trainer.escapes import ESCAPES, HELPERS, attempt, held, key_of_the_session

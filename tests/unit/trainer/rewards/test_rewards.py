@@ -8,9 +8,9 @@ import pytest
 from rljob_api.sections import Data, Part, ReasoningGym, Remote, Reward, RewardKind, Source
 from rljob_trainer.data.sources import questions
 from rljob_trainer.reporting.losses import Losses
-from rljob_trainer.rewards.f1 import token_f1
 from rljob_trainer.rewards.factory import PartReward, RewardContext, Rewards, rewards
 from rljob_trainer.rewards.function import Failure
+from rljob_trainer.rewards.text_match import token_f1
 from rljob_trainer.samples import Group, Prompt
 from support.trainer.judging import group, prompt
 

@@ -1,4 +1,4 @@
-"""F1 of the words that response and label have in common, as SQuAD counts them. slime: --rm-type f1
+"""Rewards of a response that is compared with its label as text: exactly, or by F1 of their words as SQuAD counts them.
 
 Rajpurkar et al. 2016, https://arxiv.org/abs/1606.05250; the normalisation and the case of empty answers are those of
 the official script for version 2.0, https://arxiv.org/abs/1806.03822.
@@ -13,6 +13,11 @@ from rljob_trainer.rewards.function import Response
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def exact_match(responses: Sequence[Response]) -> list[float]:
+    """Return 1.0 or 0.0 for each response: whether it is the label, both trimmed."""
+    return [float(response.text.strip() == response.prompt.label.strip()) for response in responses]
 
 
 def f1(responses: Sequence[Response]) -> list[float]:
