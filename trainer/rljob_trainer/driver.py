@@ -32,7 +32,7 @@ from rljob_trainer.reporting.records import Record, StepRecord
 from rljob_trainer.rundir.cores import NewCores
 from rljob_trainer.rundir.fence import Fence, Name
 from rljob_trainer.rundir.logs import AttemptLogs
-from rljob_trainer.rundir.patient_reading import PATIENT, causes, passes
+from rljob_trainer.rundir.retries import PATIENT, causes, passes
 
 log = logging.getLogger(__name__)
 

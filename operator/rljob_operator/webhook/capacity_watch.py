@@ -35,7 +35,7 @@ class CapacityWatch:
     @property
     def seen(self) -> Snapshot | None:
         """What limits pods now; None: it is not all known, or too old to refuse a job by it."""
-        now = (self._loop or asyncio.get_running_loop()).time()  # a child that judges has no loop that runs
+        now = (self._loop or asyncio.get_running_loop()).time()  # a worker that judges has no loop that runs
         heard = (each.heard_at for each in self._followed)
         return self._inventory.snapshot if all(at is not None and now - at < OLD_S for at in heard) else None
 

@@ -13,11 +13,11 @@ from aiohttp import web
 from rljob_operator.identity import Manifest
 from rljob_operator.webhook import certificate
 from rljob_operator.webhook.certificate import Pair
-from rljob_operator.webhook.child import USUAL, BusyError, Children, Limits, TooMuchError
 from rljob_operator.webhook.connections import HANDSHAKE_S, Connections
 from rljob_operator.webhook.metrics import Metrics
 from rljob_operator.webhook.review.answer import Answer
 from rljob_operator.webhook.review.request import FAILED, Reviewed, received, reviewed, too_much
+from rljob_operator.webhook.worker_processes import USUAL, BusyError, Limits, TooMuchError, Workers
 
 log = logging.getLogger(__name__)
 
@@ -33,10 +33,10 @@ class Server:
     """Serves between `start` and `close`; ready once it has a certificate and a path."""
 
     def __init__(self, judge: Callable[[Manifest], Answer], metrics: Metrics, limits: Limits = USUAL) -> None:
-        """`judge` takes the `request` of an AdmissionReview, in a child with these limits."""
+        """`judge` takes the `request` of an AdmissionReview, in a worker with these limits."""
         self._judge = judge
         self._metrics = metrics
-        self._children = Children(self._work, limits)
+        self._workers = Workers(self._work, limits)
         self._bodies = asyncio.Semaphore(MOST_BODIES)
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -86,7 +86,7 @@ class Server:
         if self._connections is not None:
             self._connections.close()
         await self._reviews.cleanup()
-        self._children.close()
+        self._workers.close()
         await self._pages.cleanup()
 
     async def _review(self, given: web.Request) -> web.Response:
@@ -115,7 +115,7 @@ class Server:
 
     async def _answered(self, body: bytes) -> Reviewed:
         try:
-            return received(await self._children.run(body))
+            return received(await self._workers.run(body))
         except TooMuchError as error:
             log.warning("action=review outcome=too-much: %s", error)
             return too_much(body, str(error))
@@ -124,7 +124,7 @@ class Server:
             return Reviewed(503, "the webhook is busy; try again\n", "Busy")
 
     def _work(self, body: bytes) -> bytes:
-        """Do all of a review, in the child."""
+        """Do all of a review, in the worker."""
         try:
             return reviewed(body, self._judge).sent()
         except MemoryError:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rljob_trainer.reporting.losses import Losses
-from rljob_trainer.rundir.patient_reading import Patience
+from rljob_trainer.rundir.retries import Patience
 from support.trainer.synthetic_run import Clock
 
 

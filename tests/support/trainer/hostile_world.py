@@ -55,8 +55,8 @@ from rljob_trainer.rollouts.synchronous import SyncRollouts
 from rljob_trainer.rundir.checkpoints import Checkpoints
 from rljob_trainer.rundir.fence import Fence, Name
 from rljob_trainer.rundir.journal import Journal
-from rljob_trainer.rundir.patient_reading import Patience
 from rljob_trainer.rundir.resume import begin
+from rljob_trainer.rundir.retries import Patience
 from rljob_trainer.samples import Prompt
 from support.trainer.synthetic_run import Clock, job
 

@@ -25,7 +25,7 @@ from rljob_trainer.reporting.records import CheckpointRecord, StepRecord
 from rljob_trainer.rewards.errors import RewardError
 from rljob_trainer.rundir.checkpoints import CheckpointError
 from rljob_trainer.rundir.logs import AttemptLogs
-from rljob_trainer.rundir.patient_reading import StorageError
+from rljob_trainer.rundir.retries import StorageError
 from rljob_trainer.rundir.rollout_files import DumpError
 from support.cli.command import environment
 from support.trainer.whole_run import manifest

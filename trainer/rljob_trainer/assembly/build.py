@@ -44,8 +44,8 @@ from rljob_trainer.reporting.losses import Losses
 from rljob_trainer.reporting.phases import Phases
 from rljob_trainer.rundir.checkpoints import CheckpointError, Found
 from rljob_trainer.rundir.fence import Fence
-from rljob_trainer.rundir.patient_reading import Patience, StorageError
 from rljob_trainer.rundir.resume import begin
+from rljob_trainer.rundir.retries import Patience, StorageError
 
 Resume = Callable[[Learning], None]
 """lets a learner continue from the checkpoint of an earlier attempt, if there is one"""

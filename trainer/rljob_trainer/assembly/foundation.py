@@ -19,8 +19,8 @@ from rljob_trainer.reporting.phases import Phases
 from rljob_trainer.reporting.report import Report, open_report, weights_and_biases
 from rljob_trainer.rundir.cores import make_place
 from rljob_trainer.rundir.fence import Fence
-from rljob_trainer.rundir.patient_reading import Patience
 from rljob_trainer.rundir.resume import Start
+from rljob_trainer.rundir.retries import Patience
 
 log = logging.getLogger(__name__)
 

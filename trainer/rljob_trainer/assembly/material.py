@@ -19,7 +19,7 @@ from rljob_trainer.rundir import rollout_files
 from rljob_trainer.rundir.checkpoints import Checkpoint, CheckpointError, Found, model_fingerprint
 from rljob_trainer.rundir.journal import FILE_NAME as JOURNAL
 from rljob_trainer.rundir.journal import Journal
-from rljob_trainer.rundir.patient_reading import Patience
+from rljob_trainer.rundir.retries import Patience
 from rljob_trainer.rundir.rollout_files import Dump, DumpError, Made
 
 log = logging.getLogger(__name__)

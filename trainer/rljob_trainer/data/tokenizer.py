@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rljob_trainer.data.errors import DataError
-from rljob_trainer.rundir.patient_reading import patiently
+from rljob_trainer.rundir.retries import patiently
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase

@@ -38,7 +38,7 @@ from rljob_trainer.learners.skips import Skips, after
 from rljob_trainer.metrics import LearnerMetrics, OptimizerStep, over_steps, perplexity_of
 from rljob_trainer.processes.actor_calls import ask
 from rljob_trainer.processes.stacks import Stacks
-from rljob_trainer.rundir.patient_reading import StorageError
+from rljob_trainer.rundir.retries import StorageError
 
 log = logging.getLogger(__name__)
 

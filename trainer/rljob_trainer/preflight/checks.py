@@ -20,7 +20,7 @@ from rljob_trainer.preflight.machine import judge_machine, look_at_sandbox, read
 from rljob_trainer.preflight.model_files import ModelFiles, model_files
 from rljob_trainer.preflight.teacher import look_at_weights
 from rljob_trainer.preflight.weights import judge_weights, read_weights
-from rljob_trainer.rundir.patient_reading import PATIENT, judge_volume
+from rljob_trainer.rundir.retries import PATIENT, judge_volume
 
 log = logging.getLogger(__name__)
 

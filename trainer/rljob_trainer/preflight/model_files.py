@@ -17,7 +17,7 @@ from rljob_api.errors import ManifestError, Problem
 from rljob_api.sizing.known_models import KNOWN, ON_THE_HUB
 from rljob_api.sizing.model_shape import CHECKPOINT
 from rljob_trainer.data.packages import cache_directory, on_this_machine
-from rljob_trainer.rundir.patient_reading import judge_volume
+from rljob_trainer.rundir.retries import judge_volume
 
 Json = Mapping[str, Any]
 LONGEST_FILE = 2**26

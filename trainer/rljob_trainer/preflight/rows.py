@@ -15,7 +15,7 @@ from rljob_trainer.data.errors import DataError
 from rljob_trainer.data.rows import RawRow, Row, row
 from rljob_trainer.preflight import unused
 from rljob_trainer.preflight.findings import Findings, total
-from rljob_trainer.rundir.patient_reading import judge_volume
+from rljob_trainer.rundir.retries import judge_volume
 from rljob_trainer.text import some
 
 TRAIN = "spec.data.train."

@@ -15,7 +15,7 @@ from rljob_api.sizing.model_shape import CHECKPOINT, TEACHER
 from rljob_trainer.data.vocabulary import difference
 from rljob_trainer.preflight.model_files import small_text
 from rljob_trainer.processes.text_makers import MAKER, ForeignFileError
-from rljob_trainer.rundir.patient_reading import judge_volume
+from rljob_trainer.rundir.retries import judge_volume
 
 SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
 

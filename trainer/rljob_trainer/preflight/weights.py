@@ -15,7 +15,7 @@ from rljob_api.sizing.model_shape import CHECKPOINT, quantised, shape
 from rljob_api.sizing.tensors import tensors_of
 from rljob_trainer.preflight.findings import Findings
 from rljob_trainer.preflight.model_files import small_text
-from rljob_trainer.rundir.patient_reading import judge_volume
+from rljob_trainer.rundir.retries import judge_volume
 from rljob_trainer.text import some
 
 INDEX = "model.safetensors.index.json"

@@ -9,7 +9,7 @@ A directory called `iter_*` is complete: an interrupted save leaves only `saving
 this module knows files only.
 
 Only missing files and other bytes are damage. An error of the volume says nothing of what lies on it: it is waited for
-(`patient_reading.py`), and raises StorageError in the end.
+(`retries.py`), and raises StorageError in the end.
 """
 
 import json
@@ -35,7 +35,7 @@ from rljob_api.exits import Exit
 from rljob_trainer.reporting.losses import Cause
 from rljob_trainer.rundir.atomic_files import sync_directory, write_atomically
 from rljob_trainer.rundir.journal import Journal
-from rljob_trainer.rundir.patient_reading import PATIENT, Patience
+from rljob_trainer.rundir.retries import PATIENT, Patience
 
 log = logging.getLogger(__name__)
 

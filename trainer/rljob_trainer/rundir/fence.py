@@ -17,7 +17,7 @@ from pathlib import Path
 from rljob_api.errors import RunError
 from rljob_api.exits import Exit
 from rljob_trainer.rundir.atomic_files import write_atomically
-from rljob_trainer.rundir.patient_reading import PATIENT, Patience
+from rljob_trainer.rundir.retries import PATIENT, Patience
 
 log = logging.getLogger(__name__)
 

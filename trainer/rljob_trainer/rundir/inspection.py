@@ -19,7 +19,7 @@ from rljob_trainer.rundir.checkpoints import CheckpointError
 from rljob_trainer.rundir.journal import FILE_NAME as JOURNAL
 from rljob_trainer.rundir.journal import JournalError, audited, outstanding, recorded
 from rljob_trainer.rundir.missing_path import contents, nearest
-from rljob_trainer.rundir.patient_reading import Patience, StorageError
+from rljob_trainer.rundir.retries import Patience, StorageError
 from rljob_trainer.rundir.rollout_files import Dump, DumpError
 
 AT_ONCE = Patience(longest_s=0.0)

@@ -22,7 +22,7 @@ from typing import Any, Literal
 from rljob_api.errors import RunError
 from rljob_api.exits import Exit
 from rljob_trainer.private_files import PRIVATE
-from rljob_trainer.rundir.patient_reading import PATIENT, Patience
+from rljob_trainer.rundir.retries import PATIENT, Patience
 
 FILE_NAME = "journal.jsonl"
 """in a run's directory"""

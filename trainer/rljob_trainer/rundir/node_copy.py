@@ -13,7 +13,7 @@ from pathlib import Path
 import xxhash
 
 from rljob_trainer.processes.file_lock import locked
-from rljob_trainer.rundir.patient_reading import patiently
+from rljob_trainer.rundir.retries import patiently
 
 log = logging.getLogger(__name__)
 

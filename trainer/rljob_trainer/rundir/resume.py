@@ -39,7 +39,7 @@ from rljob_trainer.rundir.checkpoints import (
     verified,
 )
 from rljob_trainer.rundir.missing_path import contents
-from rljob_trainer.rundir.patient_reading import PATIENT, Patience
+from rljob_trainer.rundir.retries import PATIENT, Patience
 
 log = logging.getLogger(__name__)
 

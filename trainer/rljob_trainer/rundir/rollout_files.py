@@ -29,7 +29,7 @@ from rljob_api.errors import RunError
 from rljob_api.exits import Exit
 from rljob_trainer.private_files import PRIVATE
 from rljob_trainer.rundir.atomic_files import write_atomically
-from rljob_trainer.rundir.patient_reading import PATIENT, Patience
+from rljob_trainer.rundir.retries import PATIENT, Patience
 from rljob_trainer.samples import Group, Prompt, Sample, ScoredGroup, Segment
 
 FORMAT, VERSION = "rljob-rollouts", 2

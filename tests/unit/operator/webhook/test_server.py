@@ -16,11 +16,11 @@ import pytest
 
 from rljob_operator.identity import Manifest
 from rljob_operator.webhook.certificate_renewal import Kept, renewed
-from rljob_operator.webhook.child import Child, Children, Limits, TooMuchError
 from rljob_operator.webhook.connections import Connections
 from rljob_operator.webhook.metrics import Metrics
 from rljob_operator.webhook.review.answer import Answer
 from rljob_operator.webhook.server import Server
+from rljob_operator.webhook.worker_processes import Limits, TooMuchError, Worker, Workers
 from support.waiting import becomes_true
 
 PATH = "/" + "p" * 43
@@ -145,13 +145,13 @@ def test_a_manifest_that_takes_too_much_is_refused_with_the_cause(kept: Kept, na
 
 def test_a_child_that_worked_all_the_time_on_a_busy_machine_has_taken_too_much(kept: Kept):
     async def scenario() -> str:
-        child = Child(lambda _: bytes(str(judge({"name": "endless"})), "utf-8"), Limits())
-        work = asyncio.create_task(child.asked(b"x"))
-        await becomes_true(lambda: child._cpu_s() > 0.6)
+        worker = Worker(lambda _: bytes(str(judge({"name": "endless"})), "utf-8"), Limits())
+        work = asyncio.create_task(worker.asked(b"x"))
+        await becomes_true(lambda: worker._cpu_s() > 0.6)
         work.cancel()
         with pytest.raises(TooMuchError) as caught:
             await work
-        child.end()
+        worker.end()
         return str(caught.value)
 
     assert asyncio.run(scenario()) == "it takes longer than 1 s to check"
@@ -159,13 +159,13 @@ def test_a_child_that_worked_all_the_time_on_a_busy_machine_has_taken_too_much(k
 
 def test_a_child_does_the_work_of_a_moment_and_is_replaced():
     async def scenario() -> None:
-        children = Children(lambda given: b"%d" % os.getpid() + given)
-        first = [await children.run(b"x" * size) for size in (1, 2_000_000, 0)]
+        workers = Workers(lambda given: b"%d" % os.getpid() + given)
+        first = [await workers.run(b"x" * size) for size in (1, 2_000_000, 0)]
         assert len({each.rstrip(b"x") for each in first}) == 1
         assert [each.count(b"x") for each in first] == [1, 2_000_000, 0]
         await becomes_true(lambda: not multiprocessing.active_children())
-        assert (await children.run(b"")) != first[-1]
-        children.close()
+        assert (await workers.run(b"")) != first[-1]
+        workers.close()
         assert multiprocessing.active_children() == []
 
     asyncio.run(scenario())
@@ -174,9 +174,9 @@ def test_a_child_does_the_work_of_a_moment_and_is_replaced():
 def test_a_child_holds_no_connection_of_the_webhook():
     async def scenario() -> bytes:
         with socket.create_server(("127.0.0.1", 0)):
-            children = Children(lambda _: str(len(list(Path("/proc/self/fd").iterdir()))).encode())
-            found = await children.run(b"")
-            children.close()
+            workers = Workers(lambda _: str(len(list(Path("/proc/self/fd").iterdir()))).encode())
+            found = await workers.run(b"")
+            workers.close()
             return found
 
     assert asyncio.run(scenario()) == b"5"  # the usual three, its own socket, and the directory

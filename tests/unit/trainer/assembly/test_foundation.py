@@ -12,7 +12,7 @@ from rljob_trainer.control.status_store import StatusStore
 from rljob_trainer.reporting.losses import Losses
 from rljob_trainer.reporting.phases import Phases
 from rljob_trainer.rundir.fence import Fence, Name
-from rljob_trainer.rundir.patient_reading import PATIENT
+from rljob_trainer.rundir.retries import PATIENT
 from support.trainer.whole_run import manifest
 
 GPU = {"runtime": {"device": "Gpu"}}

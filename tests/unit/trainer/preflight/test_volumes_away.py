@@ -15,7 +15,7 @@ from rljob_api.reading.manifest import parse
 from rljob_trainer import preflight
 from rljob_trainer.driver import exit_of
 from rljob_trainer.preflight import checks
-from rljob_trainer.rundir.patient_reading import Patience, StorageError
+from rljob_trainer.rundir.retries import Patience, StorageError
 from support.trainer.preflight_place import Place
 from support.trainer.whole_run import manifest
 

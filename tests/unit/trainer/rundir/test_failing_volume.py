@@ -14,8 +14,8 @@ from rljob_api.sections import Checkpoint as Wish
 from rljob_trainer.reporting.losses import Losses
 from rljob_trainer.rundir import atomic_files
 from rljob_trainer.rundir.checkpoints import _Chunks, complete, digests_of, newest
-from rljob_trainer.rundir.patient_reading import PASSING, StorageError
 from rljob_trainer.rundir.resume import begin
+from rljob_trainer.rundir.retries import PASSING, StorageError
 from support.trainer.checkpoint_store import checkpoints
 from support.trainer.failing_calls import failing, patient
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rljob_trainer.rundir.fence import Fence, FencedError, Name
 from rljob_trainer.rundir.journal import Journal
-from rljob_trainer.rundir.patient_reading import Patience
+from rljob_trainer.rundir.retries import Patience
 from support.waiting import eventually
 
 

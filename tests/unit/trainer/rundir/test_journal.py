@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rljob_trainer.data.prompts import PromptStream
 from rljob_trainer.data.read_ahead import Held
 from rljob_trainer.rundir.journal import Journal, JournalError, Record, audited, recorded
-from rljob_trainer.rundir.patient_reading import Patience, StorageError
+from rljob_trainer.rundir.retries import Patience, StorageError
 from rljob_trainer.samples import Prompt
 from support.trainer.power_cut import Disk
 

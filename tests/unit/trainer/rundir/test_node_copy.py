@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoConfig
 
-from rljob_trainer.rundir import patient_reading
+from rljob_trainer.rundir import retries
 from rljob_trainer.rundir.node_copy import node_copy, place_of_copies
 
 WHOLE = '{"model_type": "llama", "hidden_size": 64}'
@@ -75,7 +75,7 @@ def test_a_file_that_has_changed_is_read_again(tmp_path: Path, config: Path):
 
 
 def test_half_a_file_is_not_copied(tmp_path: Path, config: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(patient_reading, "PAUSES_S", (0.0,))
+    monkeypatch.setattr(retries, "PAUSES_S", (0.0,))
     written = [WHOLE[:20].encode(), WHOLE.encode()]
     copy = node_copy(config, tmp_path / "node", lambda _: written.pop(0))
     assert (copy / "config.json").read_text() == WHOLE

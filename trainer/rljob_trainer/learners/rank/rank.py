@@ -48,7 +48,7 @@ from rljob_trainer.learners.rank_calls import Rank
 from rljob_trainer.learners.skips import Skips, after
 from rljob_trainer.metrics import OptimizerStep
 from rljob_trainer.processes.kernel_archive import kernels_of
-from rljob_trainer.rundir.patient_reading import Patience
+from rljob_trainer.rundir.retries import Patience
 
 
 class LearnerRank(Rank):

@@ -27,7 +27,7 @@ from rljob_trainer.learners.errors import CheckpointFormatError, CriticMismatchE
 from rljob_trainer.learners.rank.checkpoint import safe_reading
 from rljob_trainer.learners.rank.critic import Critic
 from rljob_trainer.learners.rank.optimizer.optimizer import Optimizer, restore_steps
-from rljob_trainer.rundir.patient_reading import PATIENT, Patience, StorageError
+from rljob_trainer.rundir.retries import PATIENT, Patience, StorageError
 
 _FORMAT = "fully_reshardable"
 _WEIGHTS = "weights"

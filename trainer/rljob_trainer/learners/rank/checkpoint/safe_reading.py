@@ -39,8 +39,8 @@ from torch.distributed.checkpoint.planner import ReadItem
 from torch.serialization import _get_layout
 
 from rljob_trainer.learners.errors import CheckpointFormatError
-from rljob_trainer.rundir.patient_file import patient_file
-from rljob_trainer.rundir.patient_reading import Patience
+from rljob_trainer.rundir.retries import Patience
+from rljob_trainer.rundir.retrying_file import retrying_file
 
 METADATA = ".metadata"
 MORE_THAN_VALUES = "holds more than tensors and plain values; nothing of it was run: use a checkpoint of rljob"
@@ -145,7 +145,7 @@ class _Files(FileSystem):
     def create_stream(self, path: str | PathLike[str], mode: str) -> Iterator[io.IOBase]:
         """Open a file to read."""
         assert mode == "rb", "a reader writes nothing"
-        with patient_file(Path(path), self._patience) as file:
+        with retrying_file(Path(path), self._patience) as file:
             yield file
 
 

@@ -15,7 +15,7 @@ from rljob_trainer.learners.errors import UnsupportedModelError
 from rljob_trainer.learners.rank.weights import families
 from rljob_trainer.learners.rank.weights.families.local_bridge import LocalBridge
 from rljob_trainer.rundir.node_copy import node_copy
-from rljob_trainer.rundir.patient_reading import patiently
+from rljob_trainer.rundir.retries import patiently
 
 
 def bridge(config: LearnerConfig) -> LocalBridge:

@@ -19,7 +19,7 @@ from rljob_trainer.learners.errors import CheckpointFormatError
 from rljob_trainer.learners.group import REFUSALS
 from rljob_trainer.learners.rank.checkpoint import checkpoint
 from rljob_trainer.learners.rank.optimizer.optimizer import Optimizer, data_parallel
-from rljob_trainer.rundir.patient_reading import Patience, StorageError
+from rljob_trainer.rundir.retries import Patience, StorageError
 from support.trainer.failing_calls import patient
 from support.trainer.lone_rank import SmallModel, lone_rank
 

@@ -19,7 +19,7 @@ from rljob_trainer.learners.errors import CheckpointFormatError
 from rljob_trainer.learners.rank.checkpoint import checkpoint
 from rljob_trainer.learners.rank.checkpoint.safe_reading import read_metadata
 from rljob_trainer.learners.rank.optimizer.optimizer import Optimizer, data_parallel
-from rljob_trainer.rundir.patient_reading import PATIENT
+from rljob_trainer.rundir.retries import PATIENT
 from support.trainer.lone_rank import SmallModel, lone_rank
 
 pytestmark = [

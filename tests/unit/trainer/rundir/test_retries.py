@@ -7,7 +7,7 @@ import pytest
 from transformers import AutoConfig
 
 from rljob_trainer.reporting.losses import Losses
-from rljob_trainer.rundir.patient_reading import PAUSES_S, Patience, StorageError, patiently
+from rljob_trainer.rundir.retries import PAUSES_S, Patience, StorageError, patiently
 from support.trainer.synthetic_run import Clock
 
 WHOLE = '{"model_type": "llama", "hidden_size": 64}'

@@ -19,19 +19,19 @@ from multiprocessing.context import ForkProcess
 from pathlib import Path
 
 AT_ONCE = 2
-"""children; the memory of the pod is for so many"""
+"""workers; the memory of the pod is for so many"""
 CPU_S = 1
 """of one piece of work [s]; the largest good manifest takes a fifth of it"""
 WAIT_S = 4.0
-"""for an answer, with the wait for a free child: an API server waits 5 s by default [s]"""
+"""for an answer, with the wait for a free worker: an API server waits 5 s by default [s]"""
 FRESH_S = 1.0
-"""for so long a child knows enough [s]"""
+"""for so long a worker knows enough [s]"""
 MORE_BYTES = 96 * 2**20
-"""that a child may take on top of what the webhook has"""
+"""that a worker may take on top of what the webhook has"""
 LENGTH = 8
 """of the number of bytes that stands before a message [bytes]"""
 NO_MEMORY = b""
-"""what a child answers that has reached its limit of memory; work never returns that"""
+"""what a worker answers that has reached its limit of memory; work never returns that"""
 
 
 class TooMuchError(Exception):
@@ -54,44 +54,44 @@ class Limits:
 USUAL = Limits()
 
 
-class Children:
+class Workers:
     """Do at most so many pieces of work at once."""
 
     def __init__(self, work: Callable[[bytes], bytes], limits: Limits = USUAL, at_once: int = AT_ONCE) -> None:
-        """`work` is done in a child."""
+        """`work` is done in a worker."""
         self._work, self._limits = work, limits
         self._places = asyncio.Semaphore(at_once)
-        self._idle: list[Child] = []
+        self._idle: list[Worker] = []
 
     async def run(self, given: bytes) -> bytes:
         """Return what the work makes of this. Raises TooMuchError or BusyError."""
         try:
             async with asyncio.timeout(self._limits.wait_s), self._places:
-                child = self._idle.pop() if self._idle else Child(self._work, self._limits)
+                worker = self._idle.pop() if self._idle else Worker(self._work, self._limits)
                 try:
-                    answer = await child.asked(given)
+                    answer = await worker.asked(given)
                 except BaseException:
-                    child.end()
+                    worker.end()
                     raise
         except TimeoutError as error:
             raise BusyError(f"no answer within {self._limits.wait_s:g} s") from error
-        self._idle.append(child)
-        asyncio.get_running_loop().call_at(child.born + FRESH_S, self._retire, child)
+        self._idle.append(worker)
+        asyncio.get_running_loop().call_at(worker.born + FRESH_S, self._retire, worker)
         return answer
 
     def close(self) -> None:
-        """End all children that have no work."""
+        """End all workers that have no work."""
         while self._idle:
             self._idle.pop().end()
 
-    def _retire(self, child: "Child") -> None:
-        if child in self._idle:
-            self._idle.remove(child)
-            child.end()
+    def _retire(self, worker: "Worker") -> None:
+        if worker in self._idle:
+            self._idle.remove(worker)
+            worker.end()
 
 
-class Child:
-    """One child, for one piece of work at a time."""
+class Worker:
+    """One worker, for one piece of work at a time."""
 
     def __init__(self, work: Callable[[bytes], bytes], limits: Limits) -> None:
         self.born = asyncio.get_running_loop().time()
@@ -105,7 +105,7 @@ class Child:
         self._socket.setblocking(False)
 
     async def asked(self, given: bytes) -> bytes:
-        """Return the child's answer. Raises TooMuchError or BusyError; the child is of no use then."""
+        """Return the worker's answer. Raises TooMuchError or BusyError; the worker is of no use then."""
         loop, before = asyncio.get_running_loop(), self._cpu_s()
         too_long = TooMuchError(f"it takes longer than {self._limits.cpu_s} s to check")
         try:
@@ -119,7 +119,7 @@ class Child:
             self._process.join()
             if self._process.exitcode == -signal.SIGXCPU:
                 raise too_long from error
-            raise BusyError(f"the child has ended with {self._process.exitcode}") from error
+            raise BusyError(f"the worker has ended with {self._process.exitcode}") from error
         if answer == NO_MEMORY:
             raise TooMuchError(f"it takes more than {self._limits.more_bytes // 2**20} MiB of memory to check")
         return answer
@@ -140,7 +140,7 @@ class Child:
         return bytes(parts)
 
     def _cpu_s(self) -> float:
-        """Return how long the child has worked [s]."""
+        """Return how long the worker has worked [s]."""
         _, _, numbers = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")
         user, system = numbers.split()[11:13]
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")

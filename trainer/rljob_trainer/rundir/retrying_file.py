@@ -7,12 +7,12 @@ from io import SEEK_CUR, SEEK_END, SEEK_SET, BufferedReader, RawIOBase
 from pathlib import Path
 from typing import Any
 
-from rljob_trainer.rundir.patient_reading import Patience
+from rljob_trainer.rundir.retries import Patience
 
 BUFFER_BYTES = 2**20
 
 
-def patient_file(path: Path, patience: Patience) -> BufferedReader:
+def retrying_file(path: Path, patience: Patience) -> BufferedReader:
     """Return a file to read. Opening and reading it raise OSError for a file that is not there, and StorageError."""
     return BufferedReader(_PatientFile(path, patience), BUFFER_BYTES)
 
