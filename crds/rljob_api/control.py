@@ -12,7 +12,7 @@ generation, so giving one twice is harmless. Times are unix seconds of the drive
 
 `/v1/evict` also accepts the eviction token, which permits nothing else: all pods of a job have it.
 
-Whatever is refused is answered with a Refusal.
+A refused request is answered with a Refusal.
 """
 
 import hashlib
@@ -364,7 +364,7 @@ class Status(Message):
     progress: Progress = Progress()
     engines: tuple[EngineStatus, ...] = ()
     scale: Scale | None = None
-    """what the driver works towards; absent: it starts, or its engines stay as many as they are"""
+    """what the driver works towards; absent: it starts, or the number of engines does not change"""
     checkpoint: SavedCheckpoint | None = None
     incidents: tuple[Incident, ...] = ()
     """failures of engines in this attempt, the newest 100, oldest first"""

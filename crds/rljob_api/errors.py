@@ -12,7 +12,7 @@ from rljob_api.exits import Exit
 LONGEST_VALUE = 60
 LONGEST_FIELD = 200
 MOST_PROBLEMS = 20
-"""of a manifest: nobody reads more at once, and a search for what was meant takes milliseconds for each"""
+"""of a manifest: a user reads no more at once, and the search for the nearest field takes milliseconds each"""
 
 
 UNREADABLE = (

@@ -42,7 +42,7 @@ def printable_value(value: Any) -> Any:
 
 
 def first_bytes(text: str, longest: int) -> str:
-    """Return as many whole characters as fit into so many bytes of UTF-8."""
+    """Return the first whole characters that fit into `longest` bytes of UTF-8."""
     return text.encode(errors="replace")[:longest].decode(errors="ignore")
 
 

@@ -1,6 +1,6 @@
 """Where compilers of GPU kernels keep what they have compiled, in pods.
 
-Each pod has directories of its own: processes that share one read files that another is writing. What engines and
+Each pod has its own directories: processes that share one would read files that another is writing. What engines and
 the learner have compiled is kept in the run directory as one archive, for pods that start later.
 """
 

@@ -10,7 +10,7 @@ identify orders, so an accepted order is not given again.
                                                      (in a cluster: twice on the warm one, then on a new one)
 
 An engine's restarts are counted since the last completed step, the driver's since the last new checkpoint. Lost pods
-and preemptions have a budget of their own, counted since the last step or checkpoint that no earlier attempt reached.
+and preemptions have a separate budget, counted since the last step or checkpoint that no earlier attempt reached.
 """
 
 import signal
@@ -33,7 +33,7 @@ class Backoff:
     """restarts of an engine that are older do not count [s]"""
 
     def delay_s(self, restarts: int) -> float:
-        """Return the wait after so many restarts [s]."""
+        """Return the wait after this number of restarts [s]."""
         if restarts == 0:
             return 0.0
         # 2**16 s is beyond any cap; without the bound a long history overflows a float.

@@ -20,7 +20,7 @@ from rljob_api.foreign_text import printable
 from rljob_api.sections import MOST_EVALUATION_SETS
 
 MOST_VALUES = 150_000
-"""in a status; a driver of 10,000 engines, as many as a manifest may ask for, reports 100,000"""
+"""in a status; a driver of 10,000 engines, the most of a manifest, reports 100,000"""
 MOST_ENTRIES = 1_000
 """of a list in an odd status; the newest"""
 MOST_ENGINES = 10_000
@@ -37,7 +37,7 @@ ODD = re.compile(
     rb"|\\[bfru]|[\x7f-\xff]"  # characters that `printable` might change
 )
 NEEDED = {"revision", "attempt", "state"}
-"""without these, an answer is somebody else's"""
+"""an answer without these is not a driver's"""
 NOTHING: Any = object()
 """stands for a value that does not fit"""
 

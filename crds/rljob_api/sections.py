@@ -41,7 +41,7 @@ TOOLS = {
     "calculator": "rljob_trainer.tools.calculator:calculator",
     "python": "rljob_trainer.tools.python:python",
 }
-"""tools that have a name of their own"""
+"""built-in tools, by name"""
 ONLY_REWARD = "reward"
 """name of the one part of a reward that has no `parts`"""
 OUR_MANAGER = "rljob.dev/rljob-operator"
@@ -541,8 +541,8 @@ class Tools(Section):
     """maximum number of concurrent calls, each in its own process, or its own pod"""
     sandbox: ToolSandbox | None = None
     """`Namespaces`: tools run without network, without the run's files and environment, and see no other process;
-    refused where the kernel or the container forbids user namespaces. `Pods`: the same in `concurrency` pods of their
-    own, without volumes, tokens and network; only in a cluster. `None`: tools can do what the run can. Absent: `Pods`
+    refused where the kernel or the container forbids user namespaces. `Pods`: the same in `concurrency` separate
+    pods, without volumes, tokens and network; only in a cluster. `None`: tools can do what the run can. Absent: `Pods`
     in a cluster, `Namespaces` elsewhere"""
     read_only_paths: Annotated[tuple[Text, ...], Field(max_length=16)] = ()
     """files and directories that tools in `Namespaces` can read, besides Python and the modules of `functions`"""
@@ -770,8 +770,8 @@ class Training(Section):
     max_tokens_per_gpu: Annotated[
         Positive, Facts(slime="max-tokens-per-gpu", verl="actor_rollout_ref.actor.ppo_max_token_len_per_gpu")
     ] = 8192
-    """maximum tokens of one micro-batch, divided by contextParallel; a longer sample becomes a micro-batch of its
-    own"""
+    """maximum tokens of one micro-batch, divided by contextParallel; a longer sample becomes a separate
+    micro-batch"""
     recompute: Annotated[
         Recompute,
         Facts(megatron=("recompute-granularity", "recompute-method uniform", "recompute-num-layers 1")),
@@ -1004,7 +1004,7 @@ class Pods(Section):
 
     gpu_resource: QualifiedName | None = None
     """resource that stands for one GPU, for example `amd.com/gpu`, or a MIG profile such as `nvidia.com/mig-3g.40gb`;
-    absent: `nvidia.com/gpu`. A pod requests as many as it has ranks and engines' GPUs"""
+    absent: `nvidia.com/gpu`. A pod requests one for each of its ranks and for each GPU of its engines"""
     same_domain: QualifiedName | None = None
     """node label, for example `topology.kubernetes.io/rack` or `nvidia.com/gpu.clique`: all pods with learners or
     engines run on nodes with the same value of it. They wait until one domain has room"""
@@ -1176,7 +1176,7 @@ class Spec(Section):
     pods: Annotated[Pods | None, Facts(CLUSTER)] = None
     """how the pods of each role look: resources, nodes, GPUs, and a patch of their template"""
     extra_args: ExtraArgs = Field(default_factory=ExtraArgs)
-    """arguments of SGLang and Megatron that have no field of their own; unknown names are refused"""
+    """arguments of SGLang and Megatron that no field sets; unknown names are refused"""
     watch: Watch = Field(default_factory=Watch)
     """limits of the findings that are reported while a run trains"""
     tracking: Tracking = Field(default_factory=Tracking)

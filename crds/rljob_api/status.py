@@ -272,7 +272,7 @@ class DefaultVolume(Section):
 
 
 class Resolved(Section):
-    """What a job uses of the operator's defaults; from the first attempt on it stays, whatever the chart says later."""
+    """What a job uses of the operator's defaults; from the first attempt on it stays, even if the chart changes."""
 
     image: str | None = None
     """container image of all pods: spec.runtime.image, or the operator's default"""

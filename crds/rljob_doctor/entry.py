@@ -84,4 +84,4 @@ class Failure(_Declared):
     source: str
     """address of a public report, file and function that write the message, or row of the coverage table"""
     example: Annotated[str, StringConstraints(min_length=10)] | None = None
-    """lines of a log with this failure; None: it leaves none of its own"""
+    """lines of a log with this failure; None: it leaves none"""

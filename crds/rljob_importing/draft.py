@@ -16,7 +16,7 @@ Number = TypeVar("Number", int, float)
 LONGEST = 300
 """of an argument in a note [characters]"""
 MOST_REASONS = 10
-"""that one argument is told to be unknown for"""
+"""of manifests for which one argument is reported as unknown"""
 MOST_SUGGESTIONS = 100
 """of names that are near an unknown one: each costs milliseconds"""
 ALGORITHM = "algorithm."

@@ -1,6 +1,6 @@
 """The programs of verl and NeMo-RL that start a training, and which of them rljob trains, too.
 
-A recipe of verl may have a training of its own behind the keys of `main_ppo`; it is read only if its name is known.
+A recipe of verl may train differently with the keys of `main_ppo`; it is read only if its name is known.
 """
 
 import re
@@ -22,9 +22,9 @@ class Training(StrEnum):
     IN_TURNS = "InTurns"
     """`main_ppo`: rollouts and training in turns"""
     ONE_STEP_AHEAD = "OneStepAhead"
-    """rollouts of the next step while the learner trains, on GPUs of their own"""
+    """rollouts of the next step while the learner trains, on separate GPUs"""
     FULLY_ASYNC = "FullyAsync"
-    """rollouts without end, with bounded staleness, on GPUs of their own"""
+    """rollouts without end, with bounded staleness, on separate GPUs"""
     SFT = "Sft"
 
 

@@ -29,7 +29,7 @@ OTHER_FAMILY = re.compile(
 )
 """in the names of checkpoints whose families rljob does not train"""
 OWN_TURN = re.compile(r"qwen-?2|qwq|llama-?3\.[1-3]|smollm-?2?\b", re.IGNORECASE)
-"""in the names of checkpoints whose chat templates begin with a system turn of their own"""
+"""in the names of checkpoints whose chat templates begin with their own system turn"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ KEYS: dict[str, Entry] = {
     **same(Joint("algorithm.critic.learningRate"), ("value.optimizer.kwargs.lr", "value.megatron_cfg.optimizer.lr")),
     "value.max_grad_norm": Joint("algorithm.critic.clipGrad"),
     "value_loss_fn.cliprange": Joint("algorithm.critic.valueClip"),
-    "value_loss_fn.scale": Needless("Adam is not changed by the scale of a loss of its own"),
+    "value_loss_fn.scale": Needless("Adam's update does not depend on the scale of a separate loss"),
     "grpo.async_grpo.enabled": Joint("rollout.async"),
     "grpo.async_grpo.max_trajectory_age_steps": Joint("rollout.async.maxStaleness"),
     "grpo.async_grpo.in_flight_weight_updates": Joint("rollout.async.partial"),

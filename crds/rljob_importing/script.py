@@ -110,7 +110,7 @@ def from_script(text: str, files: Files, given: Mapping[str, str]) -> Draft:
     for other in (each for each in found if each is not first):
         if entries.EVALUATES.fullmatch(other.program.text):
             continue
-        draft.note(NoteKind.LOST, None, f"line {other.program.line}: a second training; it needs an RLJob of its own")
+        draft.note(NoteKind.LOST, None, f"line {other.program.line}: a second training; it needs another RLJob")
     return draft
 
 

@@ -326,7 +326,7 @@ def _split(values: list[Word], piece: Piece) -> list[Word]:
 
 
 def _parts(value: Word) -> list[Word]:
-    """Return a value split at blanks. A part has those reasons that are of its own text, or of no part's."""
+    """Return a value split at blanks. A part has the reasons for its own text, and those for no part's text."""
     texts = split(value.text)
     if not value.unknown:
         return [Word(text, value.line, value.file) for text in texts]

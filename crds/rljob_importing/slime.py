@@ -157,7 +157,7 @@ def _algorithm(made: Draft, arguments: Arguments) -> None:
             made.put("data.chatTemplate", True, f"{SFT_ROLLOUT} always renders with the chat template")
         return
     if loss not in (None, "policy_loss"):
-        made.note(NoteKind.LOST, arguments["loss-type"], "algorithm.name can be a function of your own")
+        made.note(NoteKind.LOST, arguments["loss-type"], "algorithm.name can be your own function")
     if "use-opd" in arguments:
         made.put("algorithm.name", "distillation", origin(arguments["use-opd"]))
     elif estimator and estimator in ESTIMATORS:
@@ -223,7 +223,7 @@ def _dynamic_sampling(made: Draft, arguments: Arguments) -> None:
             made.note(NoteKind.LOST, arguments["over-sampling-batch-size"], why)
         return
     if kept.text.rpartition(".")[2] != "check_reward_nonzero_std":
-        why = "a filter of your own has no counterpart: rljob keeps the groups with mixed rewards"
+        why = "your own filter has no counterpart: rljob keeps the groups with mixed rewards"
         made.note(NoteKind.CHECK, kept, why)
     share = round(more / prompts, 4) if more and prompts else 1.0
     source = arguments["over-sampling-batch-size"] if more else kept
@@ -334,7 +334,7 @@ def _asynchronous(made: Draft, arguments: Arguments, program: Word) -> None:
 
 
 def _placement(made: Draft, arguments: Arguments) -> None:
-    """Derive the engines from GPUs. A colocated run without a number of its own uses all GPUs of the learner."""
+    """Derive the engines from GPUs. A colocated run that sets no number uses all GPUs of the learner."""
     if made.spec.get("algorithm", {}).get("name") == "sft":
         return
     colocated = "colocate" in arguments

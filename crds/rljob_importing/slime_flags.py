@@ -63,7 +63,7 @@ BATCH: dict[str, Entry] = {
     "start-rollout-id": Needless("a run goes on after its newest checkpoint"),
 }
 SAMPLING: dict[str, Entry] = {
-    "rollout-max-prompt-len": Lost("prompts have no limit of their own; spec.rollout.contextLength limits the whole"),
+    "rollout-max-prompt-len": Lost("only prompt and response together have a limit: spec.rollout.contextLength"),
     "rollout-skip-special-tokens": Needless("rewards see the text without special tokens"),
     "custom-generate-function-path": Field("rollout.generate", FUNCTION, OTHER_FUNCTION),
     "rollout-function-path": Joint("algorithm.name (sft), rollout.async"),
@@ -136,7 +136,7 @@ ALGORITHM: dict[str, Entry] = {
     "use-unbiased-kl": Lost("the estimator is k1, k2 or k3"),
     "calculate-per-token-loss": Field("algorithm.lossBy", means("Token")),
     "disable-grpo-std-normalization": Field("algorithm.normalizeBy", means("None")),
-    "disable-rewards-normalization": Lost("the algorithm decides; a function of your own can be algorithm.name"),
+    "disable-rewards-normalization": Lost("the algorithm decides; algorithm.name can be your own function"),
     "normalize-advantages": Lost("the nearest is spec.algorithm.normalizeBy: Batch"),
     **same(
         Joint("algorithm.importanceSampling"),

@@ -41,7 +41,7 @@ MINI_BATCH, PROMPTS, SAMPLES, GPUS, CLIP, DUAL_CLIP, KL, RESPONSE, PROMPT, CRITI
 VALUE_CLIP, IS_BOUND, LEARNING_RATE = 0.5, 2.0, 1e-6
 OTHER_OBJECTIVE = (
     f"has no counterpart; these have, with advantages of GRPO: vanilla, {', '.join(OBJECTIVES)}. Another one is a"
-    " function of your own: spec.algorithm.name module:object"
+    " your own function: spec.algorithm.name module:object"
 )
 SET_NAME = re.compile(r"[^A-Za-z0-9_-]+")
 

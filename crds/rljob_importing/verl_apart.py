@@ -1,4 +1,4 @@
-"""verl's asynchronous programs: learner and engines have GPUs of their own, and rollouts run ahead.
+"""verl's asynchronous programs: learner and engines have separate GPUs, and rollouts run ahead.
 
 `fully_async_policy` counts what it samples in prompts, `total_rollout_steps`, and what it trains on in mini-batches.
 One step of an RLJob is what its learner takes at once, `require_batches` mini-batches.
@@ -29,7 +29,7 @@ def apart(made: Draft, arguments: Arguments) -> None:
     engine = min(wanted, on_node)
     if engine < wanted:
         made.note(NoteKind.CHECK, arguments[name], f"an engine stays on one node: {engine} GPUs here")
-    made.put("placement", "Disaggregated", f"{shown(arguments, gpus)}: GPUs of their own for engines")
+    made.put("placement", "Disaggregated", f"{shown(arguments, gpus)}: separate GPUs for engines")
     made.put("rollout.engines", max(1, all_gpus // engine), f"{shown(arguments, gpus)}: {all_gpus} GPUs, {engine} each")
     if engine > 1:
         made.put("rollout.gpusPerEngine", engine, origin(arguments[name]))

@@ -51,7 +51,7 @@ POSITIONS = Lost(
 
 
 def megatron_key(name: str) -> str:
-    """Return the key of one of Megatron's names: parallel sizes have a place of their own."""
+    """Return the key of one of Megatron's names: parallel sizes have a separate place."""
     field = transformer_field(name)
     return field and (f"{ACTOR}.megatron.{field}" if "parallel" in field else f"{OVERRIDES}.{field}")
 
@@ -137,7 +137,7 @@ KEYS: dict[str, Entry] = {
     f"{ROLLOUT}.tensor_model_parallel_size": Joint("rollout.gpusPerEngine, rollout.engines"),
     f"{ROLLOUT}.quantization": Joint("rollout.quantization"),
     **same(
-        Needless("engines and learner always compare probabilities, and publish weights without being told how"),
+        Needless("rljob always compares probabilities of engines and learner, and chooses how weights are published"),
         (
             *(f"{ROLLOUT}.calculate_log_probs", f"{ROLLOUT}.load_format", f"{ROLLOUT}.layered_summon"),
             *(f"{ROLLOUT}.free_cache_engine", "actor_rollout_ref.hybrid_engine", f"{ACTOR}.use_rollout_log_probs"),

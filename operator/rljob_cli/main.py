@@ -1,4 +1,4 @@
-"""The `rljob` command: its verbs, their options, their exit codes. Every verb's work is in a module of its own.
+"""The `rljob` command: its verbs, their options, their exit codes. Every verb's work is in a separate module.
 
 A verb that needs the trainer's packages imports them when it runs, so `validate` and `plan` work, and start fast, where
 only the base dependencies are installed.

@@ -1,4 +1,4 @@
-"""Reads answers, and the JSON of an API server whatever somebody has written into one object of it. Pure.
+"""Reads answers, and the JSON of an API server, even if one object in it cannot be read. Pure.
 
 An API server keeps objects that are nested 10,000 levels deep. Python's own reader ends at about a thousand, and with
 it the whole page in which such an object comes. Nothing here recurses; what is nested deeper than that is cut.

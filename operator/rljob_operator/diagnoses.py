@@ -1,4 +1,4 @@
-"""Has the evidence of failed attempts read in a process of its own: it takes seconds, and tenants write it.
+"""Reads the evidence of failed attempts in a separate process: it takes seconds, and tenants write it.
 
     Reconciler ─► ask(job, attempt, evidence) ─► reader process, one evidence after the other ─► found(job)
                                                                                     └─► changed(job)
@@ -76,7 +76,7 @@ class Diagnoses:
                 failure = await self._answer(evidence)
         except TimeoutError:
             log.warning("action=diagnose job=%s attempt=%d outcome=timeout", key, attempt)
-        except Exception:  # the top of a task that is not awaited; whatever was wrong, the attempt has ended
+        except Exception:  # the top of a task that is not awaited; the attempt has ended in any case
             log.exception("action=diagnose job=%s attempt=%d outcome=failed", key, attempt)
         self._found[key] = {attempt: failure}
         self._reading.pop(key, None)

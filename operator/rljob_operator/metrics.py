@@ -38,7 +38,7 @@ FAILING_S = 600.0
 
 
 class Metrics:
-    """All series, in a registry of their own."""
+    """All series, in a separate registry."""
 
     def __init__(
         self, cache: Cache, queue: WorkQueue, watches: WatchLiveness, requests: Requests, release: str

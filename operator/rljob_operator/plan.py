@@ -132,8 +132,8 @@ class Plan:
 
 
 def plan(job: Job, world: World, now: float, known: AdmittedJob | Claim | None = None) -> Plan:
-    """Return what has to be done about a job at `now` [unix s]; `known` is what `admitted` returns for it, if anybody
-    has asked already.
+    """Return what has to be done about a job at `now` [unix s]; `known` is what `admitted` returns for it, if it was
+    called already.
     """
     if job.is_deleting:
         return Plan()  # the children are deleted by their owner references

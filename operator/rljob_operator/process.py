@@ -130,8 +130,8 @@ class Operator:
     async def resync(self) -> None:
         """List everything and queue every job. This finds changes that the watches missed, and so dead watches.
 
-        A place that cannot be listed costs itself alone. Raises ClusterError after all others were listed: unless
-        somebody has taken away the right to read one of several namespaces, which is how the chart leaves one that is
+        The other places are listed even if one cannot be. Raises ClusterError after that, unless
+        the right to read one of several namespaces was removed, which is how the chart leaves one that is
         deleted, or the kind is of a project that is not installed.
         """
         failed: list[ClusterError] = []
@@ -218,7 +218,7 @@ async def run(
 ) -> int:
     """Run until SIGTERM, and return the exit code. A lost Lease ends the process at once, by `die`.
 
-    `session` carries the requests to heads and drivers. `cache` is filled; None: nobody else reads it.
+    `session` carries the requests to heads and drivers. `cache` is filled; None: no other part reads it.
     """
     stop = _stop_on_signals()
     operator = joined(settings, cluster, session, cache or Cache())
@@ -265,7 +265,7 @@ async def lead(
 
     `die` is called when the Lease is lost.
     """
-    # Before the first list: that of a large cluster takes longer than a Lease which nobody renews.
+    # Before the first list: that of a large cluster takes longer than a Lease lasts without a renewal.
     holding = asyncio.create_task(election.hold())
     holding.add_done_callback(partial(_end_at_once, die))
     tasks = BackgroundTasks(stop)

@@ -70,7 +70,7 @@ class Reconciler:
         """
         try:
             return await self._reconcile(key)
-        except Exception:  # whatever is wrong with this job, the queue of all others does not wait for it
+        except Exception:  # any error of this job: the others must not wait for it
             if self._reservations is not None:
                 self._reservations.skip(key)
             raise
@@ -85,7 +85,7 @@ class Reconciler:
             job = job_of(raw)
             world, unread = await self._read_world(job)
             todo = self._planned(job, raw, world)
-        except Exception as error:  # whatever it is, the job's pods are not held for ever because of it
+        except Exception as error:  # any error: the job's pods are not held for ever because of it
             await self._do_the_least(raw, stored, error)
             raise
         self._endings.pop(key, None)
@@ -101,7 +101,7 @@ class Reconciler:
         return todo.requeue_after_s
 
     def _planned(self, job: Job, raw: Manifest, world: World) -> Plan:
-        """Return the plan; raise whatever planning raises."""
+        """Return the plan; raise what planning raises."""
         known = admitted(job, world)
         if self._reservations is not None:
             # Nothing is awaited between the decision that is read here and the plan.

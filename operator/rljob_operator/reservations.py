@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 PASS_S = 0.2
 """shortest time between two passes: changes come in bursts [s]"""
 SHARE = 10.0
-"""a pass is followed by a pause of so many times its duration: it takes a tenth of a core at most"""
+"""length of the pause after a pass, in durations of the pass: it takes a tenth of a core at most"""
 RETRY_S = 2.0
 """after a failed look [s]"""
 BURST = 100

@@ -100,7 +100,7 @@ def add_defaults(parser: argparse.ArgumentParser) -> None:
     add("--image", help="trainer image of jobs that name none")
     add("--storage", type=_volume, help="volume source, as JSON, for jobs without checkpoint.directory")
     add("--storage-path", default="/rljob", help="where that volume is mounted")
-    add("--directory-image", help="makes run directories of jobs with an image of their own; absent: --image does")
+    add("--directory-image", help="makes run directories of jobs with another image than --image; absent: --image does")
     add("--head-resources", type=_resources, default={}, help="of the heads of jobs that name none, as JSON")
     add("--kueue", action="store_true", help="jobs may name a queue of Kueue")
     add("--job-defaults", type=_job_defaults, default={}, help="further settings of jobs' pods, as a spec in JSON")

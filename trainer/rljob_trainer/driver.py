@@ -115,10 +115,10 @@ def with_adjustments(job: RLJob, environment: Mapping[str, str]) -> RLJob:
 
 
 def exit_of(error: BaseException, steps_done: int = 0) -> Exit:
-    """Return the exit code that says what went wrong, after so many steps of the run: the error's own, except for one
+    """Return the exit code that says what went wrong after `steps_done` steps: the error's own, except for one
 
     caused by an error of a file system that passes, or by a full one    AWAY: the file may be as it should be
-    that is itself of a file system, of no connection                    AWAY: nobody was patient with that file
+    that is itself of a file system, of no connection                    AWAY: that file was read without retries
     of what users gave, when steps have been trained with it             FAILED: it was good for these steps
     """
     code = _code(error)

@@ -1,8 +1,8 @@
 """Files that a process of a run writes into its directory.
 
-Others may be able to write there, too: none of these files is opened through a link, so that nobody can have a run
-write elsewhere. A draft has a name that nobody can foresee. What a run says, it says to its owner: a manifest, a log or
-a record may hold what nobody else should read.
+Others may be able to write there, too: none of these files is opened through a link, so that no other user can make
+a run write elsewhere. A draft has a random name. Only the owner may read the files: a manifest, a log or a record may
+hold secrets.
 """
 
 import io
@@ -21,7 +21,7 @@ DRAFT = ".draft"
 
 
 def private_directory(directory: Path) -> None:
-    """Make a directory for its owner alone, unless it is there: then its modes are somebody's choice."""
+    """Make a directory for its owner alone, unless it is there: then its modes were chosen by a user."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 

@@ -85,7 +85,7 @@ class Sample:
 
     @property
     def trained_T(self) -> tuple[bool, ...]:
-        """Which tokens are trained on: the others only stand before them."""
+        """Mask of the tokens in the loss; the others are context."""
         return (False,) * len(self.tokens_T) if self.dropped else self.own_T
 
     @property

@@ -47,7 +47,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- mergeOverwrite $own .Values.podSecurityContext | toYaml }}
 {{- end }}
 
-{{- /* Text if a part that needs the whole cluster is installed: when `enabled` asks for it, and if nobody says, unless the rights
+{{- /* Text if a part that needs the whole cluster is installed: when `enabled` is true, or if it is not set, unless the rights
 are limited to namespaces. */ -}}
 {{- define "rljob.isClusterPartEnabled" -}}
 {{- if kindIs "bool" .enabled }}{{ if .enabled }}yes{{ end }}{{ else if not .root.Values.namespaces }}yes{{ end }}

@@ -320,7 +320,7 @@ def entries_of_pod(mark: object) -> str | None:
 
 
 def part_of_pod(kind: str) -> Schema:
-    """Return the schema of a part of a pod: its scalars. Whatever else its type takes may hold anything."""
+    """Return the schema of a part of a pod: its scalars. The other fields of its type may hold anything."""
     known = pod_types.DESCRIPTIONS[kind]
     needed = pod_types.required(kind)
     rules = [validation(claim.printed, "") for claim in pod_types.CLAIMS[kind]]
@@ -414,7 +414,7 @@ def scalar(schema: Schema) -> Iterator[Schema]:
     for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if bound in schema:
             yield {bound: whole(schema[bound])}
-        if exclusive in schema:  # a bound of its own in JSON schema, a flag beside the bound in OpenAPI 3.0
+        if exclusive in schema:  # a separate bound in JSON schema, a flag beside the bound in OpenAPI 3.0
             yield {bound: whole(schema[exclusive]), exclusive: True}
 
 

@@ -15,13 +15,13 @@ from rljob_api.reading.depth import DEEPEST
 MOST_VALUES = 10_500
 """of a manifest. 1,000 variables that all come from Secrets have 8,000"""
 MOST_NAMED = 3
-"""parts of the path to the field that has so many"""
+"""parts of the path to the field with too many values"""
 
 Place = tuple[str | int, ...]
 
 
 def problem_of(content: Any) -> Problem | None:
-    """Return the problem of a manifest with too many values; None: it has not so many.
+    """Return the problem of a manifest with too many values; None: it has not.
 
     Levels that no manifest may have (`depth.py`) are not counted.
     """

@@ -174,7 +174,7 @@ def siblings(section: Path) -> tuple[str, ...]:
 
 
 def meant(section: Path, name: str) -> str | None:
-    """Return what somebody most likely meant by an unknown name in a section, or None."""
+    """Return the field that an unknown name in a section most likely means, or None."""
     if len(name) > LONGEST_COMPARED:
         return None
     word = spelled(name)

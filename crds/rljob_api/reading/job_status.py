@@ -24,7 +24,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "recovery": ("time", "action", "target"),
     "items": ("name",),
 }
-"""what tells the entries of a list apart, by the name of the list"""
+"""the key that distinguishes the entries of a list, by the name of the list"""
 MOST: Mapping[str, int] = {
     "conditions": MOST_CONDITIONS,
     "attempts": MOST_ATTEMPTS,
@@ -81,7 +81,7 @@ def _remove(left: dict[str, Any], error: ErrorDetails) -> None:
         try:
             holder = holder[part]
         except (LookupError, TypeError):
-            return  # removed with a part of which another error has told
+            return  # removed with a part that another error is about
     if not loc or not isinstance(holder, dict | list):
         return
     name = loc[-1]

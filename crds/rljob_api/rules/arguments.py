@@ -113,7 +113,7 @@ SGLANG_OURS = {
     "quantize-and-serve": VERIFIED,
     "rl-quant-profile": VERIFIED,
     "skip-tokenizer-init": "stop strings need the tokenizer",
-    "tokenizer-worker-num": "engines answer only inside the run, and several tokenizer processes answer everybody",
+    "tokenizer-worker-num": "engines answer only the run's requests; several tokenizer processes answer all",
     "torchao-config": VERIFIED,
     "use-ray": "engines are placed by the run",
     "weight-version": "the learner's publications count it",
@@ -212,7 +212,7 @@ def tasks() -> Mapping[str, tuple[str, ...]]:
 
 
 def passed_through(word: str) -> str | None:
-    """Return the manifest path for an argument in kebab-case that has no field of its own, or its owner, or None."""
+    """Return the manifest path of the field that sets an argument in kebab-case, or its owner, or None."""
     if word in known("sglang"):
         return SGLANG_FIELDS.get(known("sglang")[word].canonical, f"spec.extraArgs.sglang.{word}")
     snake = word.replace("-", "_")
@@ -250,7 +250,7 @@ def owner_of(system: System, name: str) -> str | None:
 
 
 def reason_for(system: System, name: str) -> str | None:
-    """Return why an argument without a field of its own cannot be passed through, or None if it can."""
+    """Return why an argument that no field sets cannot be passed through, or None if it can."""
     if system == "sglang":
         return SGLANG_OURS.get(name)
     if name in MEGATRON_FREE:

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterable
 
 LONGEST_COMPARED = 100
-"""of a word: nobody means a longer one, and a comparison takes the product of two lengths [characters]"""
+"""of a word: no name is longer, and a comparison takes the product of two lengths [characters]"""
 
 
 def similar(word: str, options: Iterable[str], cutoff: float) -> str | None:

@@ -1,4 +1,4 @@
-"""What a user may name: functions of their own, and words of which the closest is suggested."""
+"""What a user may name: functions, and words of which the closest is suggested."""
 
 import re
 from collections.abc import Iterable

@@ -14,7 +14,7 @@ rollout, sync, gpus = SPEC.rollout, SPEC.weight_sync, SPEC.training.gpus_per_nod
 engine, ahead = rollout.gpus_per_engine, rollout.asynchronous
 is_apart = SPEC.placement != Placement.COLOCATED
 WHOLE_NODE = 8
-"""of a learner with so many GPUs on each machine these are all that a machine has"""
+"""GPUs of a machine: a learner that uses this number takes the whole machine"""
 engine_gpus = named(rollout.engines * engine)
 
 ENGINES = (
@@ -50,7 +50,7 @@ AHEAD = (
     requires(
         ahead,
         ~has(ahead) | is_apart,
-        "needs GPUs of their own for learner and engines: Colocated ones work in turns"
+        "needs separate GPUs for learner and engines: colocated ones work alternately"
         f"; nearest valid: spec.placement {Placement.DISAGGREGATED}",
     ),
     requires(
@@ -122,8 +122,7 @@ WEIGHT_SYNC = (
     requires(
         sync.transport,
         ~in_memory | ~is_apart,
-        "needs spec.placement Colocated: engines map the memory of a learner on their own GPU"
-        "; nearest valid: Broadcast",
+        "needs spec.placement Colocated: engines map the memory of a learner on the same GPU; nearest valid: Broadcast",
         shows=as_term("Ipc"),
     ),
     requires(

@@ -26,7 +26,7 @@ from rljob_api.sections import Judging, Remote, RewardKind, Spec
 
 data, reward = SPEC.data, SPEC.reward
 kind = or_else(reward.kind, "")
-"""empty: several rewards, each with a kind of its own"""
+"""empty: several rewards, each with its own kind"""
 one_reward = size(reward.parts) == 0
 EXACT = (RewardKind.MATH, RewardKind.EXACT_MATCH)
 BY_LABEL = (*EXACT, RewardKind.F1)
@@ -84,7 +84,7 @@ SERVICE = (
     requires(
         reward.remote.url,
         ~has(reward.remote) | ~matches(reward.remote.url, WITH_SECRET),
-        f"holds a password or token, which everybody sees who sees the manifest; nearest valid: {HEADERS}",
+        f"holds a password or token, which all readers of the manifest see; nearest valid: {HEADERS}",
         shows=False,
     ),
 )

@@ -46,7 +46,7 @@ WORKERS = range(10001, 20000)
 
 
 def nearest_port(spec: Spec) -> str:
-    """Return the port that is closest to the wanted one and that nobody else opens."""
+    """Return the free port that is closest to the wanted one."""
     wanted = spec.runtime.metrics_port
     free = (port for port in range(1024, 2**16) if port not in RESERVED and port not in WORKERS)
     return str(min(free, key=lambda port: abs(port - wanted)))
@@ -103,7 +103,7 @@ def value_from(path: str, given: Mapping[str, object]) -> Iterator[Problem]:
 
 TRACKERS_KEY = "WANDB_API_KEY"
 FROM_SECRET = "{valueFrom: {secretKeyRef: {name: …, key: …}}}"
-OPEN_SECRET = "is a secret that everybody sees who sees the manifest; on one machine it comes from the shell"
+OPEN_SECRET = "is a secret that all readers of the manifest see; on one machine it comes from the shell"
 
 
 @only_in_python(FREE_MAPPING)

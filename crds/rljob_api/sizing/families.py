@@ -1,4 +1,4 @@
-"""What the architectures that the learner trains have of their own, and what of their `config.json` it refuses. Pure.
+"""The peculiarities of the architectures that the learner trains, and what it refuses in their `config.json`. Pure.
 
 A new one is a line in `FAMILIES`, and a file in `rljob_trainer.learners.rank.weights.families`.
 """
@@ -17,7 +17,7 @@ LOCAL, GLOBAL = "sliding_attention", "full_attention"
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What one architecture has of its own."""
+    """The peculiarities of one architecture."""
 
     model_type: str
     """its name in `config.json`, and of its file in `rljob_trainer.learners.rank.weights.families`"""
@@ -44,7 +44,7 @@ class Family:
     latent: bool = False
     """whether queries, keys and values are projected from latents (MLA), see `latent.py`"""
     local_layers: bool = False
-    """whether some layers see no more than `sliding_window` tokens, and turn queries and keys by a base of their own"""
+    """whether some layers see no more than `sliding_window` tokens, and rotate queries and keys by another base"""
     scaled_embedding: bool = False
     """whether embeddings are multiplied by the square root of the hidden size before the first layer"""
     centred_norms: bool = False
@@ -211,7 +211,7 @@ def faults(config: Mapping[str, Any], family: Family) -> Iterator[str]:
 
 
 def layer_types(config: Mapping[str, Any]) -> list[str]:
-    """Return the kind of each layer; older files say only that each so many-th layer has no window."""
+    """Return the kind of each layer; older files say only that each n-th layer has no window."""
     every = config["sliding_window_pattern"]
     usual = [LOCAL if (layer + 1) % every else GLOBAL for layer in range(config["num_hidden_layers"])]
     return list(config.get("layer_types") or usual)

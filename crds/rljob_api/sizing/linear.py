@@ -52,7 +52,7 @@ def matrices(model: Shape) -> dict[str, Axes]:
 
 
 def widths_on_each(model: Shape, size: int) -> dict[str, int]:
-    """Return the widths of the matrices that an engine of so many GPUs splits, on each of them.
+    """Return the widths of the matrices that an engine of this number of GPUs splits, on each of them.
 
     With fewer key-value heads than GPUs, each has one of them.
     """

@@ -258,8 +258,8 @@ def kept_layers(model: Shape, where: Topology) -> int:
 
 
 def kept_of_chunks(layers: Sequence[int], stage: int, stages: int) -> int:
-    """Return of how many layers a stage with chunks of so many `layers` keeps activations at most, as Megatron's
-    interleaved schedule runs them: PP micro-batches through each chunk in turn, forward in order, back in reverse."""
+    """Return the largest number of layers of whose activations a stage with chunks of `layers` layers keeps. Megatron's
+    interleaved schedule runs PP micro-batches through one chunk after the other, forward in order, back in reverse."""
     forward = [own for own in layers for _ in range(stages)]
     backward, ahead = forward[::-1], 2 * (stages - stage - 1) + (len(layers) - 1) * stages + 1
     most = [sum((2 * forward)[: ahead + done]) - sum(backward[:done]) for done in range(len(forward))]

@@ -180,7 +180,7 @@ def shape(config: Mapping[str, Any]) -> Shape:
     except ManifestError:
         raise
     except (TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
-        # A value of another type than the file has it: there are dozens of settings, and anybody writes them.
+        # A value of an unexpected type: there are dozens of settings, and users write them.
         raise ManifestError((Problem(CHECKPOINT, "config.json", f"cannot be understood: {said(error)}"),)) from error
 
 

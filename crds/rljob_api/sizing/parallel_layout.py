@@ -18,7 +18,7 @@ class ParallelLayout:
     context: int = 1
     """ranks that share the tokens of each micro-batch"""
     expert: int = 1
-    """ranks of a stage that share out the experts: neighbours, whatever else they share"""
+    """ranks of a stage that share out the experts: neighbours, in any layout"""
     expert_tensor: int = 1
     """neighbours among them that share each expert"""
     virtual: int = 1
@@ -29,7 +29,7 @@ class ParallelLayout:
     """whether tensor ranks share out the tokens of a micro-batch where they do not share matrices"""
 
     def over(self, ranks: int) -> "ParallelLayout":
-        """Return it with as many replicas as so many ranks hold."""
+        """Return it with the replicas that this number of ranks holds."""
         return replace(self, data=ranks // self.ranks_of_replica)
 
     @property
@@ -59,7 +59,7 @@ class ParallelLayout:
     @property
     def micro_batch_multiple(self) -> int:
         """What the number of a rank's micro-batches is a multiple of: Megatron takes those of several chunks in groups
-        of as many as there are stages."""
+        of one for each stage."""
         return self.pipeline if self.virtual > 1 else 1
 
     @property

@@ -45,7 +45,7 @@ class Format(Protocol):
         """Return why a matrix of this shape cannot be quantised, with the nearest shape that can; None: it can."""
 
     def obstacles(self, model: Shape, size: int) -> list[str]:
-        """Return what a GPU of an engine with so many of them has, and the format or its kernels do not divide."""
+        """Return the matrices on a GPU of an engine with `size` GPUs that the format or its kernels do not divide."""
 
 
 FORMATS: Final[Mapping[Quantization, Format]] = {Quantization.FP8: Fp8(), Quantization.INT4: Int4()}

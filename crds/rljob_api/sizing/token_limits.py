@@ -23,5 +23,5 @@ def context_room(spec: Spec, longest: int) -> int:
 
 
 def new_tokens(context: int, used: int) -> int:
-    """Return how many tokens SGLang 0.5.17 makes behind `used` ones in a context of so many; below 1: it refuses."""
+    """Return how many tokens SGLang 0.5.17 makes behind `used` ones in such a context; below 1: it refuses."""
     return context - used - 2 if used <= context - 7 else 0

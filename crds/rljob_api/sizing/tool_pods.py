@@ -1,4 +1,4 @@
-"""How many pods of their own the tools of a job have in a cluster. Pure."""
+"""How many separate pods the tools of a job have in a cluster. Pure."""
 
 from rljob_api.sections import Spec, Tools, ToolSandbox
 

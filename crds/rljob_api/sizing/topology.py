@@ -4,7 +4,7 @@ Admission, the trainer's placement groups, the operator's cluster and `rljob pla
 GPUs a slot is one process instead of one GPU; nothing else changes.
 
     Colocated        learner and engines on the same slots, in turns:   max(learner, engines) slots
-    Disaggregated    each on its own:                                   learner + engines slots
+    Disaggregated    each on other slots:                               learner + engines slots
 
 A topology is a few numbers, however large the run: admission and the operator count nodes by their shapes. It names
 single nodes, ranks and engines for those who ask, on the run's own machines.
@@ -202,7 +202,7 @@ def lay_out(wanted: Sizes, *, learner: bool = True, engines: bool = True) -> Top
 
 
 def shapes(wanted: Sizes, ranks: int, engines: int) -> Iterator[Shape]:
-    """Yield the shapes of nodes that so many ranks and engines need."""
+    """Yield the shapes of nodes that these numbers of ranks and engines need."""
     rollout = engines * wanted.gpus_per_engine
     if wanted.placement is Placement.COLOCATED:
         yield from filled("workers", max(ranks, rollout), wanted.gpus_per_node)
@@ -212,7 +212,7 @@ def shapes(wanted: Sizes, ranks: int, engines: int) -> Iterator[Shape]:
 
 
 def filled(group: NodeGroup, gpus: int, per_node: int) -> Iterator[Shape]:
-    """Yield nodes for so many GPUs; only the last one may have fewer than the others."""
+    """Yield nodes for this number of GPUs; only the last one may have fewer than the others."""
     full, rest = divmod(gpus, per_node)
     if full:
         yield Shape(group, per_node, full)

@@ -193,7 +193,7 @@ class Cluster:
         return {key: base64.b64decode(value).decode() for key, value in (found.get("data") or {}).items()}
 
     def _meant(self, namespace: str, name: str) -> str:
-        """Return who was probably meant; "" when that may not be looked up or there is nobody."""
+        """Return the job that was probably meant; "" when jobs cannot be listed or none is similar."""
         for scope in (None, namespace):
             try:
                 jobs = self.jobs(scope)

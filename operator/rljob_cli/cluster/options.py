@@ -16,7 +16,7 @@ class Format(StrEnum):
 
 
 def job_names(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the names of the jobs in the namespace that the command line means; none when nobody answers."""
+    """Return the names of the jobs in the command line's namespace; none when the API server does not answer."""
     from rljob_cli.cluster.cluster import ClusterError, connect
 
     given = context.params

@@ -16,7 +16,7 @@ from rljob_cli.terminal.formats import seconds
 
 INTERVAL_S: Final = 2.0
 SHARE: Final = 5
-"""a look that takes long is followed by a pause so many times as long: thousands of jobs are megabytes"""
+"""length of the pause after a slow request, in durations of the request: thousands of jobs are megabytes"""
 
 View = TypeVar("View")
 

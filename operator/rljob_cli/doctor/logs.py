@@ -52,13 +52,13 @@ def scanned(path: Path, name: str) -> Scanned:
 
 
 def limited(name: str, data: bytes | mmap.mmap) -> Scanned:
-    """Return what a log contains, as far as it can be read in its time: anybody may have written it."""
+    """Return what a log contains, as far as it can be read in its time: it may be from any program."""
     until = time.process_time() + seconds(len(data))
     return scan(name, data, lambda: time.process_time() < until)
 
 
 def seconds(size: int) -> float:
-    """Return how long the processor may take for a log of so many bytes."""
+    """Return how long the processor may take for a log of this size in bytes."""
     return LEAST_S + size / BYTES_PER_S
 
 

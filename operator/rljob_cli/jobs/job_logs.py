@@ -36,7 +36,7 @@ OWN_FILES: Final = {
     "tools": "logs/tools.log",
     "stacks": STACKS_LOG,
 }
-"""components with a log of their own, besides engines"""
+"""components with a separate log, besides engines"""
 COMPONENTS: Final = ("driver", RANKS, *OWN_FILES)
 OF_AN_ACTOR: Final = re.compile(rb"^(?:\x1b\[\d+m)?\(\w+ pid=\d+")
 OF_A_RANK: Final = re.compile(rb"^(?:\x1b\[\d+m)?\(\w*Rank pid=\d+")
@@ -53,7 +53,7 @@ class Log:
     what: str
     """for messages: `the log of attempt 2`"""
     file: str | None
-    """in the run's directory, as the pods see it; None: nobody knows the directory"""
+    """in the run's directory, as the pods see it; None: the directory is unknown"""
     attempt: int | None = None
     """of the driver; None: it is an engine's"""
     cluster: str = ""
@@ -81,7 +81,7 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which log of a job somebody asks for."""
+    """Which log of a job is asked for."""
 
     engine: str | None = None
     component: str | None = None
@@ -156,7 +156,7 @@ def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 def read_command(files: Sequence[str], tail: int | None, follow: bool) -> list[str]:
     """Return the command that writes the first of the files that there is; it ends with 66 if there is none.
 
-    `tail`: only so many last lines; `follow`: wait for the file, and continue with what is written to it.
+    `tail`: only this number of last lines; `follow`: wait for the file, and continue with what is written to it.
     """
     return ["sh", "-c", READ, "rljob-logs", "+1" if tail is None else str(tail), "-F" if follow else "", *files]
 

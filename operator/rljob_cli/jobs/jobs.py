@@ -96,7 +96,7 @@ class Job:
 
     @property
     def explanation(self) -> str:
-        """Why it is in its phase, in words; "" when nobody has said anything."""
+        """Why it is in its phase, in words; "" without a reason."""
         phase = self.status.phase
         if self.is_deleting:
             return "it is being deleted"

@@ -1,7 +1,8 @@
 """The pod that reads logs from a job's volume when the job's own pods are gone. Pure.
 
-It mounts the volume read-only, waits for one `tail` through exec, and is deleted after it. If nobody deletes it, it
-ends by itself. What a container writes goes through the node's own log file, which is cut at 10 MiB: exec is not.
+It mounts the volume read-only, waits for one `tail` through exec, and is deleted after it. If it is not
+deleted, it ends by itself. The output of a container goes through the node's log file, which is cut at 10 MiB; that of
+exec does not.
 """
 
 from collections.abc import Mapping

@@ -80,7 +80,7 @@ class Fit:
             cache = "" if self.kv_tokens is None else f"; room for {self.kv_tokens:,} tokens of KV cache"
             return f"fits: {needs}{cache}"
         if not self.change:
-            return f"does not fit: {needs}; no one or two settings change that: use more GPUs, or a smaller model"
+            return f"does not fit: {needs}; one or two other settings do not help: use more GPUs, or a smaller model"
         settings = " and ".join(f"{path}: {shown(value)}" for path, value in self.change)
         return f"does not fit: {needs}; with {settings} it needs {self.changed_bytes / GIB:.1f} GiB"
 

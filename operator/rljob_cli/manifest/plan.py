@@ -170,7 +170,7 @@ def warnings(spec: Spec, where: Topology, model: Shape | None, stops: tuple[Stop
         ranks = f" x contextParallel {spec.training.context_parallel}" if spec.training.context_parallel > 1 else ""
         found.append(
             f"a sample may have {longest} tokens, more than maxTokensPerGpu {spec.training.max_tokens_per_gpu}{ranks}: "
-            "it becomes a micro-batch of its own and needs memory for that"
+            "it becomes a separate micro-batch and needs memory for that"
         )
     algorithm = spec.algorithm
     if algorithm.name == "gspo" and algorithm.clip_high >= USUAL_CLIP_HIGH:

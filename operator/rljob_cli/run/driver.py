@@ -135,7 +135,7 @@ class Driver:
             with self._log.open("rb") as log:
                 log.seek(max(0, self._log.stat().st_size - TAIL_BYTES))
                 return last_error(log.read().decode(errors="replace"))
-        except OSError:  # somebody has removed the run's directory
+        except OSError:  # the run's directory was removed
             return None
 
     def known_failure(self) -> KnownFailure | None:

@@ -75,7 +75,7 @@ def run(manifest: Path, display: Display, driver: Sequence[str] = DRIVER, timing
             for field in only_in_a_cluster(job.spec):
                 display.note(f"{field} applies to a cluster only; it has no effect on one machine")
             for name in job.spec.runtime.env.keys() - job.spec.runtime.texts.keys():
-                display.note(f"spec.runtime.env.{name} has no value of its own; on one machine it comes from the shell")
+                display.note(f"spec.runtime.env.{name} has no value; on one machine it comes from the shell")
             for field in left_out(job.spec):
                 display.note(f"{field} has no effect with {job.spec.debug.mode}")
             run = _Run(directory, driver, job.spec.runtime.texts, display, secrets.token_hex(8))

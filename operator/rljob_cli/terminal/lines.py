@@ -9,7 +9,7 @@ from rljob_cli.terminal.formats import rate, seconds
 from rljob_cli.terminal.panels import RunFacts
 
 LONG_PHASE_S: Final = 10.0
-"""phases that took longer have a line of their own"""
+"""phases that took longer have a separate line"""
 _SHOWN_PHASES: Final = ("rollout", "train", "publish")
 
 

@@ -46,7 +46,7 @@ def notes(trial: Trial) -> Iterator[str]:
     for verdict in trial.verdicts:
         yield from (f"failed: row {verdict.row}, {name}: {reason}" for name, reason in failures(verdict))
     for name in trial.useless:
-        yield f"{name} failed on every response: a run would end at its first step, whatever failureScore is"
+        yield f"{name} failed on every response: a run would end at its first step, with any failureScore"
     if trial.run_would_end and not trial.useless:
         can_have_score = any(name != TOTAL for verdict in trial.verdicts for name in verdict.failures)
         instead = "; reward.failureScore gives such responses a score instead" if can_have_score else ""

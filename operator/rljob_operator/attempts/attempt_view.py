@@ -37,7 +37,7 @@ class AttemptView:
     workload: Workload | None = None
     """what Kueue says about its RayCluster; None: nothing"""
     is_in_kueue: bool = False
-    """whether Kueue decides when its pods start; otherwise somebody has suspended the RayCluster by hand"""
+    """whether Kueue decides when its pods start; otherwise a user has suspended the RayCluster"""
     has_lost_head: bool = False
     """whether its head's pod should have ended, and has not: its node is lost"""
     is_token_sure: bool = True

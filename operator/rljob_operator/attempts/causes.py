@@ -14,8 +14,8 @@ from rljob_operator.world.world import Pod
 def cause_of(ended: AttemptRecord, attempt: AttemptView, earlier: Sequence[AttemptRecord], job: AdmittedJob) -> Cause:
     """Return what the end of an attempt counts as, from what is observed of it and the attempts before it."""
     if ended.exit_code == Exit.PREEMPTED:
-        # An order to save and end cannot be taken back, so an end after it is a suspension, also where nobody wants it
-        # any more.
+        # An order to save and end cannot be taken back, so an end after it is a suspension, even if it has been
+        # withdrawn.
         is_asked = job.is_suspended or attempt.is_suspended or ended.ending_since is not None
         return Cause.SUSPENDED if is_asked else Cause.INFRASTRUCTURE
     if ended.exit_code == Exit.OUT_OF_MEMORY or any(_ran_out_of_memory(pod, ended) for pod in attempt.pods):

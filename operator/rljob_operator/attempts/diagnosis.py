@@ -17,7 +17,7 @@ NO_NEWS = "Job entrypoint command failed"
 
 
 MOST_TEXT = 16_000
-"""of what is said of the pods: each container may end with 4,096 bytes of its own [characters]"""
+"""of what is said of the pods: each container may end with another 4,096 bytes [characters]"""
 
 
 def evidence_of(ended: AttemptRecord, attempt: AttemptView) -> Evidence | None:

@@ -295,7 +295,7 @@ def _edition(raw: Manifest) -> tuple[object, ...]:
 
 
 def _is_owned(raw: Manifest, job: Job) -> bool:
-    """Return whether a child is this job's: it owns it, or somebody has removed the owner and the names agree."""
+    """Return whether a child is this job's: it owns it, or its owner was removed and the names agree."""
     owners = raw["metadata"].get("ownerReferences", [])
     if any(owner["uid"] == job.uid for owner in owners):
         return True

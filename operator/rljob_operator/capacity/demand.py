@@ -81,7 +81,7 @@ def total(pods: tuple[Pods, ...]) -> dict[str, int]:
 
 
 def alike(group: str, count: int, pod: Manifest) -> Pods:
-    """Return so many pods of a group; `pod` is the spec of one."""
+    """Return `count` pods of a group; `pod` is the spec of one."""
     containers = [_container(each, is_init) for each, is_init in containers_of(pod)]
     if group not in (HEAD, TOOLS):
         containers.append(ADDED)

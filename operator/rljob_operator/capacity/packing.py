@@ -70,7 +70,7 @@ def node_of(raw: Manifest, used: Mapping[str, int]) -> Node:
 def against_nodes(pods: Sequence[Pods], nodes: Sequence[Node], coming: Sequence[Node] | None) -> Iterator[Obstacle]:
     """Yield what nodes do not have, or do not have now.
 
-    `coming` are the nodes that an autoscaler can bring; None: that is not known, so whatever is short may come later.
+    `coming` are the nodes that an autoscaler can bring; None: unknown, so all missing resources may come later.
     """
     known = _alike(pods, nodes)
     ready = [each for each in known if each.node.is_schedulable]
@@ -370,7 +370,7 @@ class _Search:
 
     def _twins(self, nodes: Sequence[int]) -> Mapping[int, int]:
         """Return, for places in a list of nodes, the place before it with a node that is alike."""
-        wanted = total(tuple(pods for pods, _ in self._groups))  # what nobody could use makes no difference
+        wanted = total(tuple(pods for pods, _ in self._groups))  # what no pod could use makes no difference
         last: dict[Hashable, int] = {}
         found = {}
         for place, node in enumerate(nodes):
@@ -388,7 +388,7 @@ def _less(room: Mapping[str, int], requests: Mapping[str, int], number: int) -> 
 
 
 def _times(room: Mapping[str, int], requests: Mapping[str, int], most: int) -> int:
-    """Return how many pods a node has room for, at most so many."""
+    """Return how many pods a node has room for, up to a limit."""
     for name, amount in requests.items():
         most = min(most, room.get(name, 0) // amount)
         if most <= 0:

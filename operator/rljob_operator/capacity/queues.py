@@ -1,6 +1,6 @@
 """Queues of Kueue against the pods of a job. Pure.
 
-LocalQueue ─► ClusterQueue ─► cohort: what the queue has of its own, and what it may borrow. Kueue itself decides; this
+LocalQueue ─► ClusterQueue ─► cohort: the queue's quota, and what it may borrow. Kueue itself decides; this
 says before what Kueue can never admit.
 """
 
@@ -53,7 +53,7 @@ class Queues:
     local: Mapping[tuple[str, str], str]
     """by namespace and name of the LocalQueue: its ClusterQueue"""
     stopped: frozenset[tuple[str, str]]
-    """LocalQueues that admit nobody"""
+    """LocalQueues that admit no job"""
     clusters: Mapping[str, ClusterQueue]
     cohorts: Mapping[str, ClusterQueue]
     parents: Mapping[str, str]
@@ -142,7 +142,7 @@ def against_queue(pods: Sequence[Pods], namespace: str, name: str, known: Queues
 def _uncovered(pods: Sequence[Pods], covered: set[str], queue: ClusterQueue) -> Iterator[Obstacle]:
     for resource, amount in sorted(total(tuple(pods)).items()):
         if resource not in covered and resource != PODS and amount > 0:
-            # Not never: Kueue's configuration, which nobody can read, may leave resources out.
+            # Not never: Kueue's configuration, which the operator cannot read, may leave resources out.
             yield Obstacle(Outcome.LATER, f"ClusterQueue {queue.name} has no quota for {resource}", resource)
 
 

@@ -162,7 +162,7 @@ def _resource(counted: str) -> tuple[str, str] | None:
 
 
 def _matches(scope: Mapping[str, Any], pods: Pods) -> bool:
-    """Return whether a scope covers these pods. They have no deadline of their own, and no affinity."""
+    """Return whether a scope covers these pods. They set no deadline and no affinity."""
     match scope["scopeName"]:
         case "Terminating" | "CrossNamespacePodAffinity":
             return False

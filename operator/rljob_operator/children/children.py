@@ -4,7 +4,7 @@
     ConfigMap       the manifest that the driver reads, one for each RayCluster
     Service         the head's Ray Jobs API and the driver's control protocol
     NetworkPolicy   lets only the job's own pods and the operator reach its pods, and Prometheus the driver's metrics
-    StatefulSet     pods for tools, with a Service and a NetworkPolicy of their own (`tool_pods.py`); or Sandboxes
+    StatefulSet     pods for tools, with their own Service and NetworkPolicy (`tool_pods.py`); or Sandboxes
     RayCluster      head without slots; groups `workers`, or `trainer` and `rollout`
 
 The job owns all of them, so they are deleted with it, also when no operator runs.
@@ -107,7 +107,7 @@ def decoded(data: str) -> str:
 def children(job: AdmittedJob, cluster: ClusterRef, attempt: int, pods: RolloutPods) -> tuple[Manifest, ...]:
     """Return all children except the Secret, for this attempt on this RayCluster.
 
-    `pods` is the size of the rollout group now, where engines have pods of their own.
+    `pods` is the size of the rollout group now, where engines have separate pods.
     """
     return (
         configmap(job, cluster.name),
@@ -119,7 +119,7 @@ def children(job: AdmittedJob, cluster: ClusterRef, attempt: int, pods: RolloutP
 
 
 def around(job: AdmittedJob, cluster: str, attempt: int) -> tuple[Manifest, ...]:
-    """Return the children that any RayCluster of this name needs around it, whatever spec it was built from."""
+    """Return the children that any RayCluster of this name needs around it, whichever spec built it."""
     return service(job, cluster, attempt), network_policy(job)
 
 

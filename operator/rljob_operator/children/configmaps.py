@@ -1,7 +1,7 @@
 """A job's ConfigMap: the manifest that its driver reads. Pure.
 
-The operator only compares it with the one that it wants, so a digest is all that it keeps: whoever may write ConfigMaps
-can give a thousand of them a job's label, with 1 MiB each.
+The operator only compares it with the one that it wants, so a digest is all that it keeps: a user who may write
+ConfigMaps can give a thousand of them a job's label, with 1 MiB each.
 """
 
 import hashlib

@@ -124,7 +124,7 @@ def sandboxes(job: AdmittedJob, cluster: ClusterRef) -> tuple[Manifest, ...]:
 def _sandbox(job: AdmittedJob, cluster: ClusterRef, index: int) -> Manifest:
     name, _, subdomain = host(_pool(job, cluster.name), index).partition(".")
     pod = template(job, cluster)
-    # What a StatefulSet sets by itself: our Service then has the pod's name in DNS, whatever agent-sandbox makes.
+    # What a StatefulSet sets by itself: our Service then has the pod's name in DNS, with any version of agent-sandbox.
     pod["spec"] |= {"hostname": name, "subdomain": subdomain}
     return _owner(job, cluster.name, SANDBOX_API, ToolPodOwner.SANDBOX, name, {"podTemplate": pod})
 

@@ -44,7 +44,7 @@ class Sink(Protocol):
 
 
 class Kept:
-    """A sink that tells what to keep and what to forget."""
+    """A sink that says what to keep and what to forget."""
 
     def __init__(self, put: Callable[[Manifest], None], remove: Callable[[str], None]) -> None:
         """`put` takes an object that is new or has changed, `remove` the uid of one that is gone."""
@@ -94,7 +94,7 @@ class Reflector:
                 self._fail(error)
             except UNREADABLE as error:
                 self._fail(ClusterError(f"{self._where}: an answer of another shape: {said(error)}", 0))
-            # All replicas have lost the same API server, and somebody may have to give back a right.
+            # All replicas have lost the same API server, and an administrator may have to restore a right.
             pause_s = min(LONGEST_RETRY_S, RETRY_S * 2.0 ** min(max(0, self._failures - 1), 10))
             await asyncio.sleep(pause_s * (1 + random.random()))
 

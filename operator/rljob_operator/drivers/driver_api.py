@@ -122,7 +122,7 @@ class Control:
         await request(self._session, "PUT", self._url + ENGINE.format(name=engine), body, self._headers)
 
     async def scale(self, order: Scale) -> None:
-        """Order so many engines."""
+        """Order this number of engines."""
         body = json.loads(order.model_dump_json(by_alias=True))
         await request(self._session, "PUT", self._url + SCALE, body, self._headers)
 
@@ -190,7 +190,7 @@ async def request(
 async def _body(answer: aiohttp.ClientResponse, what: str) -> bytes:
     """Return the body of an answer, which is read no further than to the limit."""
     if answer.headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise DriverUnreachableError(f"{what}: the answer is compressed, and nobody asked for that", 0)
+        raise DriverUnreachableError(f"{what}: the answer is compressed; expected it uncompressed", 0)
     content = await whole(answer.content.iter_any(), LONGEST_ANSWER)
     if content is None:
         answer.close()

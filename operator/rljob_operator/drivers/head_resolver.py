@@ -1,7 +1,7 @@
 """Finds the addresses of heads: a request for the Service of a job goes to the pod of its head.
 
-Whoever may edit Services in the namespace of a job can make its Service lead anywhere. The address of a pod is set by a
-kubelet alone.
+A user who may edit Services in the namespace of a job can make its Service lead anywhere. The address of a pod is set
+by a kubelet alone.
 """
 
 import socket

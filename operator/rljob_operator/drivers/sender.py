@@ -1,4 +1,4 @@
-"""Sends a job's orders to Ray and to the driver, in a task of its own: a silent head delays no other job.
+"""Sends a job's orders to Ray and to the driver, in a separate task: a silent head delays no other job.
 
     plan.Orders ─► Sender.give ─► (newest orders, without what was accepted) ─► Ray, driver ─► accepted(order)
 

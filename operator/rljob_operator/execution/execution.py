@@ -7,7 +7,7 @@ their effects to the operator that comes next, but do not depend on it. Only the
 
 * A driver is submitted, and what makes pods is made, for an attempt that is stored: another operator that does not
   know the attempt would begin it again beside this one.
-* Deletions wait up to `PATIENCE_S` for a status that is not stored: an end that nobody remembers is begun again.
+* Deletions wait up to `PATIENCE_S` for a status that is not stored: an end that is not stored would be begun again.
 * What makes pods is not made while another child is refused: pods without their NetworkPolicy would be open to others.
 """
 

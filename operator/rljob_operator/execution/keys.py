@@ -1,6 +1,6 @@
 """The operator's key, from which the tokens of all jobs are derived, so that no Secret of a job has to be read.
 
-It is in a Secret of its own in the operator's namespace, which the first leader makes. The entry `key` is the key of
+It is in a separate Secret in the operator's namespace, which the first leader makes. The entry `key` is the key of
 new RayClusters; every other entry is an older key, whose RayClusters go on with it. A RayCluster names its key by
 an id.
 """
@@ -34,7 +34,7 @@ class Keys:
 
     @classmethod
     def of_this_process(cls) -> Self:
-        """Return a key that nobody else has."""
+        """Return a new random key."""
         return cls.of(secrets.token_bytes(SHORTEST))
 
     @classmethod

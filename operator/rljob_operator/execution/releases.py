@@ -1,7 +1,7 @@
 """Other releases of the chart that watch the same namespaces: each job belongs to the one that saw it first.
 
     status.release ─┬─ absent, or this one ─► act
-                    └─ another one ─► leave alone; take over once nobody has renewed its Lease for 15 min
+                    └─ another one ─► leave alone; take over once its Lease was not renewed for 15 min
 
 Two releases that see a new job at once both write its first status. Only one write succeeds: it carries the version of
 the job that was read.
@@ -20,7 +20,7 @@ from rljob_operator.identity import Manifest
 log = logging.getLogger(__name__)
 
 GONE_S = 900.0
-"""a release whose Lease nobody has renewed for this time is gone; an upgrade takes less [s]"""
+"""a release whose Lease was not renewed for this time is gone; an upgrade takes less [s]"""
 LOOK_S = 30.0
 """between two looks at a Lease [s]"""
 
@@ -50,7 +50,7 @@ def seen(lease: Manifest | None, before: Seen | None, now: float) -> Seen:
 def is_gone(look: Seen, now: float) -> bool:
     """Return whether a release is gone at `now` [unix s], so that its jobs may be taken over.
 
-    One that is alive renews its Lease every few seconds, whatever its clock shows.
+    One that is alive renews its Lease every few seconds, even with a wrong clock.
     """
     return now - look.alive_at >= GONE_S and look.at - look.same_since >= LOOK_S
 

@@ -33,7 +33,7 @@ class Unwritten:
     uid: str
     """of the job"""
     stored: Manifest
-    """the status that is stored; another one means that somebody else has written it"""
+    """the status that is stored; another one means that another client has written it"""
     wanted: Status
     since: float
     """[unix s]"""
@@ -119,5 +119,5 @@ class Statuses:
         return stored
 
     def _is_stuck(self, key: Key) -> bool:
-        """Return whether writes of a job's status have been conflicts for long: somebody changes it all the time."""
+        """Return whether writes of a job's status have conflicted for long: another client keeps changing it."""
         return self._clock() - self._conflicts.setdefault(key, self._clock()) >= PATIENCE_S

@@ -12,7 +12,7 @@ from rljob_operator.world.world import Defaults, Job
 NO_IMAGE = "spec.runtime.image is absent, and the operator has no default: set it, or trainer.image of the chart"
 
 NO_DIRECTORY_IMAGE = (
-    "the operator has no image of its own to make the run directory with, and a job's image would see other runs: "
+    "the operator has no --image to make the run directory with, and a job's image would see other runs: "
     "the administrator sets --directory-image or trainer.image of the chart"
 )
 

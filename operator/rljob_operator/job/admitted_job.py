@@ -55,12 +55,12 @@ class AdmittedJob:
 
     @property
     def is_suspended(self) -> bool:
-        """Whether it shall have no pods now: somebody has suspended it, or the queue has no room for it."""
+        """Whether it shall have no pods now: it is suspended, or the queue has no room for it."""
         return self.spec.suspend or self.is_held
 
     @property
     def is_held(self) -> bool:
-        """Whether the queue keeps it from having pods, and nobody else does."""
+        """Whether the queue alone keeps it from having pods."""
         return self.queue_decision is not None and not self.queue_decision.is_reserved and not self.spec.suspend
 
     def with_queue_decision(self, decision: QueueDecision | None) -> "AdmittedJob":

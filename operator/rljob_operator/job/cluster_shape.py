@@ -10,13 +10,13 @@ from rljob_operator.identity import Manifest
 LIVE = ("suspend", "managedBy", "recovery")
 """parts of a spec that only the operator reads"""
 ROLLOUT = "rollout"
-"""the worker group of engines that have pods of their own"""
+"""the worker group of engines that have separate pods"""
 
 
 def worker_groups(spec: Spec) -> tuple[tuple[str, int, int], ...]:
     """Return (name, slots of a pod, pods) of each worker group.
 
-    All pods of a group are alike, so a last node with fewer slots than the others becomes a group of its own.
+    All pods of a group are alike, so a last node with fewer slots than the others becomes a separate group.
     """
     return tuple(
         (shape.group if shape.first == 0 else f"{shape.group}{REST}", shape.gpus, shape.count)
@@ -30,7 +30,7 @@ def is_of_engines(group: str) -> bool:
 
 
 def num_rollout_pods(spec: Spec) -> int:
-    """Return the number of pods of the group `rollout`; 0: engines have no pods of their own."""
+    """Return the number of pods of the group `rollout`; 0: engines have no separate pods."""
     return sum(pods for group, _, pods in worker_groups(spec) if group == ROLLOUT)
 
 
@@ -42,7 +42,7 @@ def num_pods(spec: Spec) -> int:
 def can_scale(spec: Spec) -> bool:
     """Return whether the number of engines can change while the job trains.
 
-    They need pods of their own, and no queue: Kueue evicts a RayCluster whose number of pods changes.
+    They need separate pods, and no queue: Kueue evicts a RayCluster whose number of pods changes.
     """
     return spec.placement is Placement.DISAGGREGATED and spec.scheduling.queue is None
 

@@ -123,7 +123,7 @@ def pull_secrets(given: Mapping[str, Any]) -> tuple[str, ...]:
 def lines(given: Mapping[str, Any]) -> Iterator[str]:
     """Yield the settings, one a line: `scheduling.nodeSelector: {"pool": "gpu"}`.
 
-    Of variables only the names: everybody who may try a manifest reads these lines, and a value may be a secret.
+    Of variables only the names: all who may try a manifest read these lines, and a value may be a secret.
     """
     for section, fields in given.items():
         for field, value in fields.items():

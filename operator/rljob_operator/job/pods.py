@@ -28,7 +28,7 @@ SCRATCH: Mapping[str, tuple[str, Manifest]] = {
 ENVIRONMENT: Mapping[str, str] = {
     "HOME": HOME,
     "USER": "rljob",  # an image need not know the uid, and torch asks for the name that its cache is called by
-    "RAY_TMPDIR": "/tmp",  # whatever TMPDIR is: unix sockets' paths are short
+    "RAY_TMPDIR": "/tmp",  # regardless of TMPDIR: paths of unix sockets must be short
     **kernels.ENVIRONMENT,
 }
 """what all pods have unless `runtime.env` says otherwise"""
@@ -158,7 +158,7 @@ def small_container(name: str, image: str | None, command: Sequence[str], memory
 
 
 def scratch(mounts: Sequence[Mapping[str, Any]]) -> tuple[tuple[Manifest, ...], tuple[Manifest, ...]]:
-    """Return the scratch volumes and their mounts that a pod with these mounts of its own still needs."""
+    """Return the scratch volumes and their mounts that a pod with these mounts still needs."""
     taken = {normpath(str(mount.get("mountPath"))) for mount in mounts}
     missing = {path: volume for path, volume in SCRATCH.items() if path not in taken}
     volumes = tuple({"name": name, "emptyDir": dict(kind)} for name, kind in missing.values())

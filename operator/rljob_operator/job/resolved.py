@@ -4,8 +4,8 @@
     status.resolved, or RayCluster ─┼─► resolved ─► status.resolved
     defaults of today ─────────────┘
 
-It is decided once and recorded in the status. From the first attempt on, the recorded values stay, whatever the chart
-says later: pods of one cluster never get two images, and a run never moves to another directory.
+It is decided once and recorded in the status. From the first attempt on, the recorded values stay, even if the chart
+changes: pods of one cluster never get two images, and a run never moves to another directory.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,7 +50,7 @@ def resolved(job: Job, spec: Spec, status: Status, clusters: Sequence[Manifest],
 
 
 def _directory_image(image: str | None, before: Resolved, defaults: Defaults) -> str | None:
-    """Return an image for containers that see other runs: one of the operator's, whatever a job names.
+    """Return an image for containers that see other runs: one of the operator's, never the job's.
 
     A job with the default image needs no second one on its nodes. What a RayCluster shows does not count: users of a
     namespace may write one.
@@ -82,7 +82,7 @@ def _built_for(cluster: Manifest) -> int:
 def _seen_in(cluster: Manifest, spec: Spec, directory: str | None, defaults: Defaults) -> Resolved | None:
     """Return what a RayCluster was built with, for a job whose status does not have it; None: no operator built it.
 
-    Whoever may write RayClusters can give one any name and owner, and a shape that none of ours has.
+    A user who may write RayClusters can give one any name and owner, and a shape that the operator never makes.
     """
     try:
         return _built_with(cluster, spec, directory, defaults)
@@ -181,7 +181,7 @@ def _part(volume: DefaultVolume | None, directory: str) -> DefaultVolume | None:
 
 
 def _is_in_volume(directory: str, volume: DefaultVolume, job: Job, spec: Spec) -> bool:
-    """Return whether a directory lies in the job's namespace of the operator's volume, and in no volume of its own."""
+    """Return whether a directory is in the job's namespace of the operator's volume, and in no volume of the job."""
     place = PurePosixPath(directory)
     mounts = (str(mount.get("mountPath")) for mount in spec.runtime.volume_mounts)
     if any(place.is_relative_to(mount) for mount in mounts):

@@ -142,7 +142,7 @@ def directories(raw: Manifest, storage: Storage) -> tuple[str, ...]:
 
 
 def used_places(raw: Manifest, storage: Storage) -> tuple[Place, ...]:
-    """Return the directories that an RLJob uses: by path, in the operator's volume and in volumes of its own.
+    """Return the directories that an RLJob uses: by path, in the operator's volume and in the job's volumes.
 
     A directory counts in all: which one its pods see there is not always known.
     """
@@ -193,7 +193,7 @@ def manifest(record: RunRecord) -> Manifest:
 
 
 def record_of(raw: Manifest) -> RunRecord | None:
-    """Return the record that a ConfigMap is, whoever has written it; None if somebody has broken it."""
+    """Return the record that a ConfigMap is, by any writer; None if it is damaged."""
     metadata, data = raw["metadata"], raw.get("data", {})
     try:
         json.loads(data["volume"])
@@ -214,7 +214,7 @@ def record_of(raw: Manifest) -> RunRecord | None:
 def cleaner(record: RunRecord, storage: Storage, image: str, pull_secrets: Sequence[str] = ()) -> Manifest:
     """Return the Job that deletes a directory; its pod passes the Pod Security Standard `restricted`.
 
-    It sees the runs of its namespace alone, whatever links there are.
+    It sees the runs of its namespace alone, even through links.
     """
     part = f"{storage.path}/{record.namespace}"
     deleted = f"{part}/{OWN_NAMES}{record.cleaner}"

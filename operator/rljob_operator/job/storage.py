@@ -28,7 +28,7 @@ for directory; do
   mkdir -p -- "$directory"
 done"""
 """A pod may have left a link in its run directory. A kubelet follows links inside of a volume, so a run in a directory
-below would get whatever the link leads to.
+below would get the link's target.
 """
 
 

@@ -60,7 +60,7 @@ class FreeCapacity:
         self._taken: dict[str, Taken] = {}
         self._closed: frozenset[int] = frozenset()
         self._short: dict[Hashable, Shortage] = {}
-        """nodes that were not found, by the shape of the pods: until somebody gives room back there are none"""
+        """nodes that were not found, by the shape of the pods: until a job gives room back there are none"""
         self._known: dict[Hashable, Any] = {}
         """what does not depend on what is taken; all copies share it"""
 
@@ -103,14 +103,14 @@ class FreeCapacity:
         return _shortage([self._short_now(whole, there)], of_quota=False)
 
     def pool(self, namespace: str, pods: Sequence[Pods]) -> Pool:
-        """Return the nodes that the pods with the rarest resources may be on, whatever is taken there now."""
+        """Return the nodes that the pods with the rarest resources may be on, free or not."""
         whole = self._whole(namespace, pods)
         rare = [each for each in whole if any("/" in name for name, amount in each.requests.items() if amount > 0)]
         found = self.suitable(rare or whole)
         return found or frozenset(shape_of([replace(each, count=1)]) for each in rare or whole)
 
     def suitable(self, pods: Sequence[Pods]) -> frozenset[int]:
-        """Return the nodes that one of these pods may be on, whatever is taken there now."""
+        """Return the nodes that one of these pods may be on, free or not."""
         nodes = self._nodes or ()
         return self._once(
             ("suitable", shape_of(pods)),
@@ -141,7 +141,7 @@ class FreeCapacity:
         return frozenset(index for index, _ in taken.on) if taken is not None else frozenset()
 
     def close(self, nodes: frozenset[int]) -> None:
-        """Let nobody else find room on these nodes."""
+        """Let no other pods find room on these nodes."""
         self._closed |= nodes
 
     def take(self, key: str, namespace: str, pods: Sequence[Pods], spots: Spots) -> None:
@@ -261,7 +261,7 @@ class FreeCapacity:
 
 
 def shape_of(pods: Sequence[Pods]) -> Hashable:
-    """Return the same value for pods that are alike, whatever their groups are called."""
+    """Return the same value for pods that are alike, under any names of groups."""
     return tuple((each.count, *_one(each)) for each in pods)
 
 

@@ -18,12 +18,12 @@ LONGEST_RETRY_S = 6 * 3600.0
 
 
 def credit_s(failures: int) -> float:
-    """Return how long a job's pods may wait for nodes, after so many tries that have brought none [s]."""
+    """Return how long a job's pods may wait for nodes, after this number of failed tries [s]."""
     return max(SHORTEST_CREDIT_S, CREDIT_S / (1 << min(failures, 10)))
 
 
 def retry_s(revoked: int) -> float:
-    """Return how long a job waits for its next try that gave back so many reservations."""
+    """Return how long a job that gave back this number of reservations waits for its next try."""
     return min(LONGEST_RETRY_S, RETRY_S * (1 << min(max(revoked - 1, 0), 10)))
 
 

@@ -93,7 +93,7 @@ class Ledger:
 
     @property
     def waits(self) -> bool:
-        """Whether a pass could give anything to anybody."""
+        """Whether a pass could give room to any job."""
         return any(each.waits for each in self._tickets.values())
 
     def decide(self, seen: Snapshot, rules: Rules, now: float) -> "Changes":

@@ -2,7 +2,7 @@
 
 Jobs are looked at in their order. One that fits gets room, whole or not at all. One that does not fit
 
-  * waits for those that leave already, if their room is enough: nobody else gets it meanwhile;
+  * waits for those that leave already, if their room is enough: no other job gets it meanwhile;
   * preempts jobs of lower priorities, if that is enough and its PriorityClass allows it;
   * else may be overtaken by those behind it. The first that waits for a quota, or for a set of nodes, can
     be overtaken for `patience_s`; then room is reserved for it, and others get only what it could never use.
@@ -78,7 +78,7 @@ class _Pass:
         """jobs for which the search for nodes has given up"""
         self._line: list[str] = []
         self._in_vain: set[Hashable] = set()
-        """what nobody can be sent away for, until somebody is"""
+        """needs for which no preemption makes room, until a job is preempted"""
         values = (rules.priority_of(each).value for each in self._holders.values() if each.holding is Holding.RESERVED)
         self._lowest = min(values, default=0)
         """of the priorities of those that hold room"""
@@ -193,7 +193,7 @@ class _Pass:
     def _is_head(self, ticket: Ticket, wanted: tuple[Pods, ...], short: Shortage, pool: Pool) -> bool:
         """Return whether a job is the first that lacks this: quota of its namespace, or these nodes.
 
-        One for which the nodes would not do if they were empty can only wait for others to come: it stops nobody.
+        A job that would not fit even on empty nodes can only wait for new ones: it blocks no other job.
         """
         lacks: Hashable = ticket.namespace if short.of_quota else pool
         if lacks in self._heads or not (short.of_quota or self._could_fit(ticket, wanted)):
@@ -213,8 +213,8 @@ class _Pass:
     def _lend(self) -> None:
         """Let one job of each set of nodes have its pods without nodes: those that have failed least come first.
 
-        Nobody is lent nodes before the first that waits for them, or while pods of another job may take them. A job for
-        which the nodes would not do if they were empty is lent none that are kept for others.
+        No job is lent nodes before the first that waits for them, or while pods of another job may take them. A job
+        that would not fit even on empty nodes is lent none that are kept for others.
         """
         busy = [
             self._pool(each, without or each.pods)
@@ -261,9 +261,9 @@ class _Pass:
             self._decisions[key] = replace(self._decisions[key], position=position)
 
     def _frees(self, ticket: Ticket, wanted: tuple[Pods, ...], short: Shortage) -> tuple[str, ...]:
-        """Return whose leaving makes room for a job, after sending away whom it may; none: it is not enough.
+        """Return the jobs whose end makes room for a job, and preempt those that it may; none: it is not enough.
 
-        That room is taken for it, so nobody else gets it.
+        That room is reserved for it, so no other job gets it.
         """
         found = self._later.find(ticket.namespace, wanted) if self._leaving else short
         if isinstance(found, Shortage):

@@ -88,7 +88,7 @@ class Rules:
     """of jobs that name none"""
 
     def priority_of(self, ticket: Ticket) -> Priority:
-        """Return the priority of a job; an unknown class has the value 0 and preempts nobody."""
+        """Return the priority of a job; an unknown class has the value 0 and preempts no job."""
         if ticket.priority_class is None:
             return self.default
         return self.priorities.get(ticket.priority_class, Priority(0, preempts=False))

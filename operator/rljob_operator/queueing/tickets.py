@@ -38,7 +38,7 @@ def ticket_of(
 
     `has_pods` also counts RayClusters, and pods of an older job of the same name. `granted` is what a pass has given
     to it, or taken, as long as the status may not show that yet. `clusters` are its RayClusters: pods that are made
-    take what they were made with, whatever the spec says since.
+    take what they were made with, even if the spec has changed since.
     """
     status, wanted_engines, is_ours = job.status, job.spec.rollout.engines, is_queued_here(job)
     whole, known = demand(job), status.queue
@@ -56,7 +56,7 @@ def ticket_of(
     if is_edited and built is not None:
         held = built
     if not pods and any(each["spec"].get("suspend") is True for each in clusters):
-        held, is_edited = (), True  # KubeRay makes no pods, until Kueue or somebody lets it
+        held, is_edited = (), True  # KubeRay makes no pods until Kueue or a user resumes it
     preempted_for = known.preempted_for if known is not None else None
     if granted is not None and granted.preempted_for is not None:
         preempted_for = granted.preempted_for
@@ -125,7 +125,7 @@ def _built(job: AdmittedJob, clusters: Sequence[Manifest]) -> tuple[Pods, ...] |
         groups = [(HEAD, 1, spec["headGroupSpec"]), *workers]
         found = [alike(group, count, raw["template"]["spec"]) for group, count, raw in groups]
     except (AttributeError, KeyError, TypeError, ValueError):
-        return None  # somebody has made it, or changed it: it says nothing about the job's pods
+        return None  # a user has made or changed it: it says nothing about the job's pods
     return (*found, *(each for each in demand(job) if each.group == TOOLS))
 
 

@@ -1,1 +1,1 @@
-"""What a process of the operator needs, whatever it does: leader election, logs, probes, background tasks. I/O."""
+"""What each process of the operator needs: leader election, logs, probes, background tasks. I/O."""

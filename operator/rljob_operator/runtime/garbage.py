@@ -1,4 +1,4 @@
-"""When Python looks for garbage: young objects as always, old ones only when it is told to.
+"""Garbage collection: young generations as usual, the oldest only on request.
 
 Old objects are what is known of the cluster, which has no cycles. Walking through that of a thousand jobs, or of five
 thousand pods, stops all work for a part of a second.

@@ -1,4 +1,4 @@
-"""How long the event loop stood still: whatever takes it for long delays everything, also the renewal of the Lease."""
+"""How long the event loop was blocked: a long block delays everything, also the renewal of the Lease."""
 
 import asyncio
 from collections import deque

@@ -37,7 +37,7 @@ def with_start_deadline(history: JobHistory, attempt: AttemptView, job: Admitted
         return replace(history.with_newest(ended), outcome=failed)
     if now >= record.start_after + longest_s and _holds_room(attempt, job):
         ended = _ended(record, longest_s, _awaited(attempt, job, now), now)
-        # Only the want of a node is nobody's failure: the job waits again, as often as it takes.
+        # A missing node alone is not a failure: the job waits again, as often as needed.
         cause = Cause.SUSPENDED if _lacks_nodes_only(attempt) else Cause.INFRASTRUCTURE
         return history.with_newest(replace(ended, cause=cause))
     return history

@@ -64,7 +64,7 @@ class PodEvents:
 
 
 def _readable(events: Sequence[Manifest]) -> Iterator[PodEvent]:
-    """Yield the events that can be read: everybody may write events about a pod of his."""
+    """Yield the events that can be read: tenants may write events about their pods."""
     for raw in events:
         try:
             yield pod_event_of(raw)

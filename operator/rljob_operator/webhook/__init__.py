@@ -3,6 +3,6 @@
     review/ (pure): the answer to a review, from rules, capacity, plan and pruned fields
     server: HTTPS, with a certificate that is renewed in place; capacity_watch: quotas and nodes
 
-kopf's webhook server does not fit: it reads its certificate once, makes one of its own in every replica, and writes the
+kopf's webhook server does not fit: it reads its certificate once, makes another one in every replica, and writes the
 webhook's configuration without selectors and match conditions.
 """

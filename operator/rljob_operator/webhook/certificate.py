@@ -54,7 +54,7 @@ def is_signed_by(certificate: str, authority: str) -> bool:
     try:
         signed = x509.load_pem_x509_certificate(certificate.encode())
         signed.verify_directly_issued_by(x509.load_pem_x509_certificate(authority.encode()))
-    except Exception:  # noqa: BLE001  # whatever is wrong with it, another one is made
+    except Exception:  # noqa: BLE001  # any error: a new certificate is made
         return False
     return True
 

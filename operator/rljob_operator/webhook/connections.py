@@ -1,4 +1,4 @@
-"""The connections of the webhook's port, which everybody may reach: few, and none for long without a good request."""
+"""The connections of the webhook's port, which any pod may reach: few, and none for long without a good request."""
 
 import asyncio
 from collections.abc import Callable

@@ -7,7 +7,7 @@ OUTCOMES = ("Allowed", "Unchanged", "BadManifest", "Never", "TooMuch", "Busy", "
 
 
 class Metrics:
-    """All series, in a registry of their own."""
+    """All series, in a separate registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

@@ -1,8 +1,8 @@
-"""The path of the webhook: a secret that all replicas share, and that the API server alone is told.
+"""The path of the webhook: a secret that only the replicas and the API server know.
 
     Secret ─► server, ValidatingWebhookConfiguration
 
-Everybody may reach the port, and a review tells of quotas and nodes: who does not know the path gets no answer. Tenants
+Any pod may reach the port, and a review shows quotas and nodes: a request with another path gets no answer. Tenants
 read neither of the two objects. The path stays when the certificate is renewed.
 """
 
@@ -43,7 +43,7 @@ class PathKeeper:
         await keep_looking(self.look, "keep-path")
 
     async def look(self) -> None:
-        """Choose the path if there is none, serve it, and tell the API server; raise ClusterError.
+        """Choose the path if there is none, serve it, and write it where the API server reads it; raise ClusterError.
 
         Replicas race for the Secret; who loses raises ConflictError, and reads what the winner wrote.
         """

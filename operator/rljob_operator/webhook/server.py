@@ -63,7 +63,7 @@ class Server:
         self._has_certificate = True
 
     def use_path(self, path: str) -> None:
-        """Answer at a path from now on, and at the one before: the API server may not have been told yet."""
+        """Answer at a path from now on, and at the one before: the API server may not know the new one yet."""
         if path not in self._paths:
             self._paths = (path, *self._paths[:1])
 

@@ -59,7 +59,7 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--name", action="append", default=[], help="host of the certificate; may be given again")
     add("--secret-namespace", default="default", help="of both Secrets")
     add("--secret", default="rljob-webhook", help="that keeps the certificate and its authority")
-    add("--path-secret", default="rljob-webhook-path", help="that keeps the path which the API server is told")
+    add("--path-secret", default="rljob-webhook-path", help="that keeps the path which the API server calls")
     add("--configuration", default="rljob-webhook", help="ValidatingWebhookConfiguration of this webhook")
     add("--certificate-directory", type=Path, help="with tls.crt and tls.key that another program renews")
     add("--namespace", action="append", default=[], help="with jobs; may be given again; absent: all")

@@ -1,4 +1,4 @@
-"""Work on what a stranger wrote, in processes of its own with limits of time and memory.
+"""Work on foreign input, in separate processes with limits of time and memory.
 
 A fork has all that the webhook knows at that moment, and nothing of it has to be sent: a snapshot of a large cluster is
 megabytes. It does the work of the next moment, and is replaced then, or when it is stuck. What runs there is plain

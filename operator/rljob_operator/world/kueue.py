@@ -64,8 +64,8 @@ def with_labels(spec: Any, labels: Mapping[str, str]) -> Any:
 def kept(wanted: Manifest, seen: Manifest) -> Manifest:
     """Return the RayCluster that we want, with what others have added to the pod templates of the one that is seen.
 
-    The list of worker groups has one owner: applying it without these additions would remove them. One that somebody
-    has given a shape which none of ours has gets our fields alone.
+    The list of worker groups has one owner: applying it without these additions would remove them. One that a
+    user has given another shape gets our fields alone.
     """
     try:
         return _with_those_of(wanted, seen)

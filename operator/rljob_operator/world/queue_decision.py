@@ -15,7 +15,7 @@ class Standing(StrEnum):
     REVOKED = "Revoked"
     """its pods have not got nodes in time: it gives its room back, and is queued again"""
     NEVER = "NeverFits"
-    """it waits, but hinders nobody: more than the whole quota, or all nodes"""
+    """it waits without blocking others: larger than the quota or the cluster"""
     UNDECIDED = "Undecided"
     """the queue has not looked at it yet; nothing is done about it until then"""
 

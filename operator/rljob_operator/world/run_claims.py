@@ -4,8 +4,8 @@
     all other claims of its place ─┴─► holder ─► the job waits until its holder has ended or is deleted
 
 A job holds its directory from its first attempt to its end, suspensions included. Jobs that wait for the same directory
-get it in the order in which they were created. A directory and one inside of it are the same in this respect: whatever
-deletes, moves or links the outer one takes the inner one with it.
+get it in the order in which they were created. A directory and one inside of it are the same in this respect: what
+deletes, moves or links the outer one does so to the inner one.
 """
 
 import json

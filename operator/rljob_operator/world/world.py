@@ -194,7 +194,7 @@ class Defaults:
     image: str | None = None
     storage: Storage | None = None
     directory_image: str | None = None
-    """makes the run directories of jobs that have an image of their own; None: the default image does"""
+    """makes the run directories of jobs with another image than the default; None: the default image does"""
     scrapers: Mapping[str, str] | None = None
     """labels of the namespaces whose pods may read the driver's metrics; empty: all, None: none"""
     operator_namespace: str = "default"
@@ -215,7 +215,7 @@ class Defaults:
     longest_start_s: float = 3600.0
     """how long the pods and the driver of an attempt may take to start while they hold room [s]"""
     longest_drain_s: float = 1800.0
-    """how long a driver may take to save and end, and a pod to end, whatever its manifest says [s]"""
+    """longest time for a driver to save and end, and for a pod to end, in any manifest [s]"""
     ttl_after_deletion_s: int | None = None
     """time from the deletion of a job to that of its run directory; None: never [s]"""
 

@@ -165,7 +165,7 @@ class Fleet:
                 await asyncio.sleep(0.2)
 
     def scale(self, wanted: int) -> None:
-        """Order so many engines."""
+        """Order this number of engines."""
         self.run(_call(lambda: self.pool.scale(wanted)), 5)
 
     def num_requests(self, name: str) -> int:

@@ -93,7 +93,7 @@ class PodDriver:
         return next((engine for engine in self.status().engines if engine.name == name), None)
 
     def scale(self, generation: int, engines: int) -> None:
-        """Order so many engines."""
+        """Order this number of engines."""
         self._ask("PUT", SCALE, Scale(generation=generation, engines=engines).model_dump_json(by_alias=True))
 
     def drain(self) -> int:

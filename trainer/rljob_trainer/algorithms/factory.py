@@ -48,7 +48,7 @@ def path_of(name: str) -> str:
 
 
 def tried(algorithm: Algorithm, samples: int) -> None:
-    """Ask for the advantages of two made-up groups of so many samples. Raises AlgorithmError if they do not fit."""
+    """Ask for the advantages of two made-up groups of this size. Raises AlgorithmError if they do not fit."""
     rewards = ([sample % 2 for sample in range(samples)], [0.25] * samples)
     none = (np.zeros(LENGTH),) * samples
     algorithm.advantage(

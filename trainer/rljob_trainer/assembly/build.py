@@ -59,8 +59,8 @@ PLACEMENT_S = 600.0
 def build(job: RLJob, fence: Fence, listen: Address, environ: Mapping[str, str], stack: ExitStack) -> Run:
     """Start everything that the job needs, in the directory of `fence`, which is claimed; `stack` ends it all.
 
-    Raises whatever makes the run impossible. Attempts with the same origin resume from each other. The control protocol
-    and the metrics are served at `listen`.
+    Raises the error that makes the run impossible. Attempts with the same origin resume from each other. The control
+    protocol and the metrics are served at `listen`.
     """
     status_store = StatusStore(control.Status(attempt=fence.mine.attempt))
     phases = Phases(time.monotonic, began=status_store.begin)

@@ -1,4 +1,4 @@
-"""What engines are told of the weights that they will get, and learners of what engines were told."""
+"""The descriptions of weights for engines, and for learners what engines know of them."""
 
 import json
 from pathlib import Path

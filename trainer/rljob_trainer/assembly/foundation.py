@@ -56,7 +56,7 @@ class Foundation:
         return self.fence.directory
 
     def outage(self, what: str, tries: int = TRIES) -> Outage:
-        """Return what tells an outage of something from failures of single requests; `what` is in words."""
+        """Return what distinguishes an outage of a service from failures of single requests; `what` names it."""
         beat, longest_s = self.status_store.beat, self.spec.recovery.outage_seconds
         has_worked = self.report.progress().step > 0
         return Outage(what, self.losses, longest_s, tries, has_worked, beat)

@@ -54,7 +54,7 @@ class Learner:
         return weight_transport(self.foundation, self.group, receivers)
 
     def gpu_sharing(self, weights: EngineWeights, pool: EnginePool) -> SharedGpus:
-        """Return how it shares GPUs with engines; with GPUs of its own, or on CPU, it only pauses catching up."""
+        """Return how it shares GPUs with engines; with separate GPUs, or on CPU, it only pauses catching up."""
         spec = self.foundation.spec
         if spec.runtime.device is Device.GPU and spec.placement is Placement.COLOCATED:
             return GpuSharing(weights, pool, self.foundation.background)

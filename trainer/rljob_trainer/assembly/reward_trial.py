@@ -45,7 +45,7 @@ class Trial:
     seconds: Mapping[str, float]
     """how long each part took for all of them [s]"""
     useless: tuple[str, ...]
-    """parts that failed on every one of several responses: a run would end, whatever failureScore is"""
+    """parts that failed on every one of several responses: a run would end, with any failureScore"""
 
     @property
     def run_would_end(self) -> bool:
@@ -55,7 +55,7 @@ class Trial:
 def prompts(spec: Spec, rows: int | None, environ: Mapping[str, str]) -> tuple[Prompt, ...]:
     """Return the first rows to train on; None: all. Raises DataError and ModelError.
 
-    They are rendered only where somebody reads that: a service gets the prompt as the engine does.
+    They are rendered only if a part of the reward reads prompts: a service gets the prompt as the engine does.
     """
     read = questions(spec.data).train[:rows]
     if all(part.kind is not RewardKind.REMOTE for part in spec.reward.judgings):

@@ -68,7 +68,7 @@ def prompts(spec: Spec, model: Path, rows: int) -> tuple[Prompt, ...]:
 
 @contextmanager
 def engine(spec: Spec, model: Path, log: Path, python_path: str) -> Iterator[Door]:
-    """Run one engine meanwhile, with a key of its own. Raises EngineStartError."""
+    """Run one engine meanwhile, with its own key. Raises EngineStartError."""
     server = EngineServer("engine-0", log, HOST)
     directory = log.parent.resolve()
     if spec.debug.cuda_launch_blocking:

@@ -36,7 +36,7 @@ class Run:
                 with self.parts.gpu_sharing.saving():
                     self.learner.write_hf(self.foundation.directory / "hf")
         _end_report(self.foundation, "finished" if finished else "stopped", "")
-        self.updater.update()  # the status shows the last step before it shows the end, after which nobody polls
+        self.updater.update()  # it shows the last step before the end, after which supervisors stop polling
         evicted = self.foundation.status_store.status.eviction
         drained = f"drained: {evicted}" if evicted else "drained"
         reason = "all steps done" if finished else drained

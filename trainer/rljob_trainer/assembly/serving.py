@@ -16,7 +16,7 @@ from rljob_trainer.control.server import ControlServer
 log = logging.getLogger(__name__)
 
 LAST_POLL_S = 3.0
-"""longest wait for somebody to read the status of a run that fails at its start [s]"""
+"""longest wait for a supervisor to read the status of a run that fails at its start [s]"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def _serve(foundation: Foundation, listen: Address) -> ControlServer:
 
 
 def _wait_for_poll(server: ControlServer) -> None:
-    """Wait a moment until somebody has asked for the status: this run ends before most could ask at all."""
+    """Wait a moment until a supervisor has read the status: this run ends before most supervisors poll."""
     began = time.monotonic()
     while (waited := time.monotonic() - began) < LAST_POLL_S and server.attendance.absent_s >= waited:
         time.sleep(0.05)

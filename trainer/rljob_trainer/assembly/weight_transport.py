@@ -53,7 +53,7 @@ def ranks_beside(placed: Topology) -> dict[str, tuple[int, ...]]:
 
 
 def _shared_directory(foundation: Foundation, num_bytes: int) -> Path:
-    """Return where to write weights of this size: in a directory of our own, for files are replaced there."""
+    """Return where to write weights of this size: in a separate directory, because files are replaced there."""
     spec = foundation.spec
     if spec.weight_sync.directory is not None:
         return Path(spec.weight_sync.directory) / f"rljob-{foundation.run_id}"

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 _PIECES_PER_RANK = 4
-"""pieces are cut so small that every rank gets at least so many, for balance"""
+"""pieces are cut so small that every rank gets at least this number, for balance"""
 UNKNOWN = -1
 """in place of an expert: the learner chooses"""
 
@@ -65,7 +65,7 @@ class Packing:
     """How sequences become micro-batches."""
 
     data_parallel: int
-    """ranks, or groups of them, that have micro-batches of their own"""
+    """ranks, or groups of them, that have separate micro-batches"""
     max_tokens: int
     """tokens of one micro-batch"""
     in_step: bool = False
@@ -121,7 +121,7 @@ def pack(sequences: Sequence[TrainingSequence], packing: Packing) -> tuple[tuple
     """Return the micro-batches of each data-parallel rank.
 
     Every sequence is in exactly one micro-batch. None holds more than `max_tokens`, except that a longer sequence makes
-    one of its own. Ranks differ little in tokens (greedy longest-piece-first). A rank for which no sequence is left
+    a separate one. Ranks differ little in tokens (greedy longest-piece-first). A rank for which no sequence is left
     gets a copy of the shortest one with weight 0, because the collectives of a step need every rank; without any
     sequence all ranks get nothing. With `in_step`, all ranks get equally many micro-batches, because ranks that share
     out experts meet in each: larger ones are divided, and then such copies added. In the same way the number of a

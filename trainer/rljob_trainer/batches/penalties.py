@@ -38,7 +38,7 @@ def no_penalties(groups: Sequence[ScoredGroup]) -> None:
 class KlPenalties:
     """coefficient x KL estimate of policy against reference or teacher, by the weights that the samples are trained on.
 
-    The learner needs a turn of its own for it, before the one in which it trains.
+    The learner needs the GPUs for it once more, before it trains.
     """
 
     estimates: Measurement

@@ -1,6 +1,6 @@
 """What the learner measures of every response token of a rollout, carried back from packed tokens to the samples.
 
-The learner needs a turn of its own for it, before the one in which it trains.
+The learner needs the GPUs for it once more, before it trains.
 
 Axes: T response tokens of one sample that are trained on, R those of a micro-batch.
 """

@@ -1,4 +1,4 @@
-"""The Prometheus endpoint of the driver: `GET /metrics` on a port of its own, without a token, for scrapers."""
+"""The Prometheus endpoint of the driver: `GET /metrics` on a separate port, without a token, for scrapers."""
 
 from collections.abc import Callable
 

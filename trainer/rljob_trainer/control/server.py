@@ -43,7 +43,7 @@ from rljob_trainer.private_files import write_whole
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Wait = Callable[[asyncio.Event, float], Awaitable[None]]
-"""returns when the event is set, or after so many seconds"""
+"""returns when the event is set, or after this number of seconds"""
 
 
 async def changed_within(changed: asyncio.Event, timeout_s: float) -> None:

@@ -93,7 +93,7 @@ def function_generator(
     engines = Engines(replace(router, session=apart.session), rollout.request_timeout_seconds, patience_s, alive)
     return FunctionGenerator(
         function=function,
-        own_time_s=rollout.generate_timeout_seconds if rollout.tools is None else math.inf,  # tools have their own
+        own_time_s=rollout.generate_timeout_seconds if rollout.tools is None else math.inf,  # tools have other limits
         engines=engines,
         tokenizer=tokenizer,
         turns=Turns(tokenizer, spec.data.chat_template, schemas(spec)),

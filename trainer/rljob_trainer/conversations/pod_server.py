@@ -5,7 +5,7 @@
 
 The container is that of a pod, or namespaces on one machine (`sandboxes/namespaces.py`).
 
-One call at a time: whatever a call starts or leaves belongs to it. When all of it is gone, the process of the next call
+One call at a time: all that a call starts or leaves belongs to it. When all of it is gone, the process of the next call
 is started, which imports the tools while the model generates. The tool has the same user as this server, and still
 cannot stop or read it: the kernel keeps signals from the first process of a container, its memory and environment are
 closed (`close_memory`), and other ways are filtered (`system_calls`). The protocol is `tool_protocol`.

@@ -1,6 +1,6 @@
 """The generate function of `rollout.tools`: the model calls tools and continues with their results until it calls none.
 
-model ─► calls ─► tools, in processes of their own ─► turns of the role `tool` ─► model ─► ...
+model ─► calls ─► tools, in separate processes ─► turns of the role `tool` ─► model ─► ...
 """
 
 import asyncio

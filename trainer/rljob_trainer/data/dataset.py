@@ -52,8 +52,8 @@ def dataset(
 ) -> Dataset:
     """Read and render all sets. Raises DataError, also for prompts too long to leave room for a response.
 
-    Training rows that stay in their file are rendered ahead of their turn, with `tokenizer`, which nobody else may use
-    then. Those with most characters are rendered here, so that a prompt too long is mostly an error now.
+    Training rows that stay in their file are rendered ahead of their turn, with `tokenizer`, which no other code may
+    use then. Those with most characters are rendered here, so that a prompt too long is mostly an error now.
     `tools` are JSON schemas of what the model may call. With `conversations`, rows may be whole ones.
     """
     renderer = Renderer(data, tokenizer, tools)

@@ -1,8 +1,8 @@
 """Judges what a hub answers before huggingface_hub makes paths of it.
 
 The library joins names of files, the commit and the `ETag` to directories of the cache, and checks only the first. It
-reads an answer whole, whatever its length; what is not a file is read up to a limit here, and a file up to the
-length that was said of it. Nothing is decompressed, nothing may drip, and a listing has so many pages.
+reads a whole answer of any length; what is not a file is read up to a limit here, and a file up to the
+announced length. Nothing is decompressed, a slow answer times out, and the pages of a listing are limited.
 """
 
 import re
@@ -23,7 +23,7 @@ MOST_BYTES = 64 * 2**20
 """of an answer that is not a file: the names and sizes of half a million files"""
 FILE = re.compile(r"/resolve/")
 API = re.compile(r"/api/(?:models|datasets|spaces)/")
-"""in the path of a request; an endpoint may have a path of its own before it"""
+"""in the path of a request; an endpoint may have another path before it"""
 IS_FILE = "rljob.file"
 """of a request, and of those to which it is redirected: whether a file was asked for"""
 PATH = "rljob.path"
@@ -120,7 +120,7 @@ def _limit(response: "httpx.Response", most_bytes: int | None) -> None:
 
     path = response.request.url.path
     if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
-        raise HubAnswerError(f"its answer to {path} is compressed ({printable(encoding[:20])}), which nobody asked for")
+        raise HubAnswerError(f"its answer to {path} is compressed: {printable(encoding[:20])}")
     assert isinstance(response.stream, httpx.SyncByteStream), "huggingface_hub's client is not asynchronous"
     too_long = HubAnswerError(f"its answer to {path} has more than {most_bytes} bytes")
     response.stream = LimitedBody(response.stream, most_bytes, too_long)

@@ -53,7 +53,7 @@ class Index:
 
 
 def index(file: RowFile, task: Task, limit: int | None) -> Index:
-    """Return the index of the file's first `limit` rows; `task` says how to look at them, whatever its parts.
+    """Return the index of the file's first `limit` rows; `task` says how to look at them; its `parts` are replaced.
 
     Raises DataError at the first row that cannot be used, or if the file cannot be read or changes meanwhile.
     """

@@ -80,7 +80,7 @@ def _fault_of_list(value: list[Any], data: Data, conversations: bool) -> str:
     given = "the whole row" if data.metadata_key is None else f"`{data.metadata_key}`"
     return (
         "a list, and rewards compare with one answer, a string or a number. Choose one when the data is prepared; or "
-        "name another column in data.labelKey, and let a function of your own accept several (reward.kind Python): "
+        "name another column in data.labelKey, and let your own function accept several (reward.kind Python): "
         f"it gets {given} as `metadata`"
     )
 

@@ -28,7 +28,7 @@ PIECE_BYTES = 2**20
 BATCH_BYTES = 2**30
 """what the rows of a batch can take, if each of them is the largest text of its column"""
 DECODED_BYTES, DECODED_TIMES = 2**33, 100
-"""what all rows of a file may take that are held: so much in any case, and so many times the file"""
+"""memory for all held rows of a file: the first in any case [bytes], and the second as a multiple of the file"""
 MOST_GROUP_BYTES = 2**31
 """what a row group may take, decoded, of a file that is read row by row"""
 REFERENCE_BYTES = 8
@@ -97,7 +97,7 @@ def batches(path: Path, limit: int | None, begun: Callable[[int], None] | None =
 
 
 def _judged(file: ParquetFile, path: Path, group: int) -> Iterator[RecordBatch]:
-    """Yield the rows of a row group. Raises DataError where one takes too much, or there are not as many as it says."""
+    """Yield the rows of a row group. Raises DataError where one takes too much, or the file has fewer than it says."""
     rows, said = 0, file.metadata.row_group(group).num_rows
     try:
         for batch in file.iter_batches(_batch_rows(file.metadata), row_groups=[group], use_threads=False):

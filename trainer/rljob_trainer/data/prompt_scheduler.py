@@ -1,9 +1,9 @@
-"""Which prompts each step asks, and how long before its turn. Prompts are journaled as issued before anyone is asked.
+"""Which prompts each step asks, and how long before it begins. Prompts are journaled as issued before they are sent.
 
     when step k begins, engines hold at least weights version    U x floor(k / U)         U: steps between publications
     so all steps may begin their rollouts up to                  U x floor(k / U) + S     S: bound on staleness
 
-A step of which more is asked later (dynamic sampling) then takes whatever prompts come next. The order depends on steps
+A step of which more is asked later (dynamic sampling) then takes the next prompts. The order depends on steps
 and rewards alone, not on the time that anything takes: a run that was killed and resumed writes the same journal. It
 issues nothing anew for a step that has its prompts already; unconsumed prompts are reissued.
 """
@@ -43,7 +43,7 @@ class PromptScheduler:
     _waiting: dict[int, tuple[Prompt, ...]] = field(init=False)
     """of each step, prompts that were issued before the run was resumed"""
     _begun: dict[int, tuple[Prompt, ...]] = field(default_factory=dict)
-    """first rounds that nobody has taken yet"""
+    """first rounds that no step has taken yet"""
     _next: int | None = None
     """the first step that has not begun; None: the run's first"""
 

@@ -48,7 +48,7 @@ class PromptStream:
         self._epoch, self._offset = epoch, offset
 
     def position_after(self, issued: int) -> Position:
-        """Return the position of a stream that has issued so many prompts since its beginning."""
+        """Return the position of a stream that has issued this number of prompts since its beginning."""
         return divmod(issued, len(self._prompts))
 
     def draw(self, number: int) -> tuple[Prompt, ...]:
@@ -73,7 +73,7 @@ class PromptStream:
         return int(uid.partition(":")[2])
 
     def uids(self) -> Iterator[str]:
-        """Yield all uids in the order of issue, without end and whatever the position: what a journal must show."""
+        """Yield all uids in the order of issue, without end, from the first one: what a journal must show."""
         return self._uids_from((0, 0))
 
     def _issued(self) -> int:
@@ -95,7 +95,7 @@ def order(rows: int, seed: int | None, epoch: int) -> npt.NDArray[np.int64]:
 
 
 def identity(prompt: Prompt) -> bytes:
-    """Return what makes a prompt and its label what they are, whatever its uid."""
+    """Return all that decides a prompt and its label, without its uid."""
     return repr((prompt.text, prompt.tokens_T, prompt.label)).encode()
 
 

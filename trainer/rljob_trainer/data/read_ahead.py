@@ -34,7 +34,7 @@ class Held(tuple[T, ...]):
 
 
 class ReadAhead(Generic[T]):
-    """Reads the rows that are expected and makes T of them, in one thread of its own; what is taken is forgotten.
+    """Reads the rows that are expected and makes T of them, in one separate thread; what is taken is forgotten.
 
     `make` is called in that thread alone, so that a tokenizer which only it uses is used by one thread.
     """

@@ -111,7 +111,7 @@ class Renderer:
                 raise DataError(
                     f"{row.place}: the chat template does not write message {len(row.messages) + number} as the "
                     "assistant would have said it (some drop the reasoning of earlier turns, some mark no ends); give "
-                    "each answer a row of its own, with the messages so far and a label"
+                    "each answer a separate row, with the messages so far and a label"
                 )
             if end < len(opened):
                 yield whole[end : len(opened)], False

@@ -141,7 +141,7 @@ def _split(turns: tuple[Message, ...], key: str, place: str) -> tuple[tuple[Mess
     if unlearned := [number for number, turn in spoken if turn.more.get("weight") == 0]:
         raise DataError(
             f"{place}: message {unlearned[0]} of `{key}` has the weight 0, and all answers of a conversation are "
-            "learned; give those that shall be learned rows of their own, with the messages so far and a label"
+            "learned; give those that shall be learned separate rows, with the messages so far and a label"
         )
     return turns[:first], turns[first:]
 

@@ -32,7 +32,7 @@ def default_system_turn(render: Render, bos_token: str) -> str:
     assistant_end = _between(DIALOGUE[:2], render(DIALOGUE[:2], False))[-1]
     user_start = assistant_to_user.removeprefix(assistant_end)
     if not assistant_to_user.startswith(assistant_end) or not head.endswith(user_start):
-        raise DataError("whether the chat template adds a system turn of its own is unclear; set data.systemPrompt")
+        raise DataError("cannot decide whether the chat template adds its own system turn; set data.systemPrompt")
     return head.removesuffix(user_start).removeprefix(bos_token)
 
 

@@ -47,7 +47,7 @@ class EngineCommand:
     kernels: Path | None = None
     """archive of compiled kernels, see `kernel_archive`; None: they are not kept"""
     key: str = field(default="", repr=False)
-    """that the server demands; empty: it serves everybody"""
+    """that requests must carry; empty: no key is needed"""
 
     def argv(self, python: str, host: str, port: int, nccl_port: int) -> list[str]:
         """Return the command line."""
@@ -77,7 +77,7 @@ def engine_command(
 
 
 def cuda_debugging(spec: Spec, directory: Path) -> dict[str, str]:
-    """Return the variables of ranks and engines by which a kernel that fails is found; empty: nobody asked for it.
+    """Return the variables of ranks and engines by which a kernel that fails is found; empty: not requested.
 
     Core dumps go below the run's `directory`, one for each process (%h: host, %p: pid).
     Source: CUDA-GDB, "GPU core dump support".

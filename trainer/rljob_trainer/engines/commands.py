@@ -5,7 +5,7 @@ from rljob_trainer.processes.background import Background
 
 
 class PoolCommands:
-    """Carries out orders in the pool's own loop. Nobody can order anything before there are engines."""
+    """Carries out orders in the pool's own loop. Orders are accepted only once there are engines."""
 
     def __init__(self, background: Background) -> None:
         self._background = background
@@ -20,7 +20,7 @@ class PoolCommands:
         self._background.submit(self._restart(engine, generation))
 
     def scale(self, engines: int) -> None:
-        """Add or remove engines until there are so many; return at once."""
+        """Add or remove engines until there is this number; return at once."""
         self._background.submit(self._scale(engines))
 
     async def _restart(self, engine: str, generation: int) -> None:

@@ -7,7 +7,7 @@ KEY_VARIABLE = "RLJOB_ENGINE_KEY"
 
 
 def new_key() -> str:
-    """Return a key that nobody can guess."""
+    """Return a new random key."""
     return secrets.token_hex()
 
 

@@ -1,7 +1,7 @@
 """Ray's side of the topology: placement groups with a bundle for each slot, and who sits in which bundle.
 
 A slot is a GPU, or a CPU core's worth of work on a machine without them. Colocated processes share a slot's bundle, and
-all bundles are one group. Disaggregated, the learner has a group and each engine one of its own, so that engines can
+all bundles are one group. Disaggregated, the learner has a group and each engine another, so that engines can
 come and go; where KubeRay labels pods by node group, learner and engines stay apart.
 Ray says only afterwards on which machine a bundle is: bundles are then sorted, so that the slots of a node of the
 topology are GPUs of one machine.
@@ -125,15 +125,15 @@ class EngineReservation:
         return ActorPlacement(actor_options(places[0], resource), visible_devices(places, resource))
 
     def release(self) -> None:
-        """Release the resources, or stop waiting for them. Only for an engine that has a group of its own."""
+        """Release the resources, or stop waiting for them. Only for an engine that has a separate group."""
         remove_placement_group(self._gang.group)
 
 
 def connect(topology: Topology, device: Device, address: str | None, temp_dir: Path) -> None:
     """Join the Ray cluster at `address`, or start one on this machine when there is none.
 
-    One of our own listens on the loopback interface, as do all servers that ask Ray for the address of their machine,
-    and wants a token of its own: other users of the machine have none.
+    One that a run starts listens on the loopback interface, as do all servers that ask Ray for the address of their
+    machine, and needs its own token: other users of the machine have none.
     """
     if address:
         ray.init(address=address, log_to_driver=True)
@@ -193,7 +193,7 @@ def engine_reservation(topology: Topology, device: Device) -> EngineReservation:
 
 
 def request(resource: str, slots: int, group: NodeGroup) -> Gang:
-    """Ask Ray for so many slots, those of an engine on one machine, on pods of a node group if there are such pods."""
+    """Ask Ray for the slots of an engine on one machine, on pods of a node group if there are such pods."""
     there = {node["Labels"].get(NODE_GROUP) for node in ray.nodes()}
     reserved = placement_group(
         [{resource: 1.0}] * slots,

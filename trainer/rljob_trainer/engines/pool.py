@@ -87,7 +87,7 @@ class _Engine:
     served: Served | None = None
     restarts: int = 0
     receiving: int = 0
-    """publications to it that are under way: it answers no probes meanwhile, and they have deadlines of their own"""
+    """publications to it that are under way: it answers no probes meanwhile, and publications have other deadlines"""
     routed: bool = False
     """the router lists it"""
     moving: asyncio.Lock = field(default_factory=asyncio.Lock)

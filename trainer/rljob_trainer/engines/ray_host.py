@@ -52,7 +52,7 @@ class Reservation(Protocol):
 
 
 class RayHost:
-    """An `EngineServer` in a Ray actor of its own, with a reservation of its own."""
+    """An `EngineServer` in a separate Ray actor, with its own reservation."""
 
     def __init__(
         self, name: str, command: EngineCommand, log_file: Path, host: str | None, reservation: Reservation

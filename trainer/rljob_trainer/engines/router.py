@@ -73,7 +73,7 @@ class Router:
     def __init__(
         self, settings: RouterSettings, log_file: Path, session: aiohttp.ClientSession, host: str, key: str = ""
     ) -> None:
-        """`key`: what it demands, and its engines demand of it; empty: it serves everybody."""
+        """`key`: what its clients and its engines' clients must send; empty: no key is needed."""
         self._settings = settings
         self._log_file = log_file
         self._session = session

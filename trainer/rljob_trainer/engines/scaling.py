@@ -16,7 +16,7 @@ class Member:
 
 
 def joining(taken: Collection[str], number: int) -> tuple[str, ...]:
-    """Return names for so many new engines: the first that are free."""
+    """Return names for this number of new engines: the first that are free."""
     free = (name for index in count() if (name := f"engine-{index}") not in taken)
     return tuple(islice(free, max(0, number)))
 

@@ -79,7 +79,7 @@ def _encoded(old: Bytes, new: Bytes, begin: int, width: int) -> bytes:
     changed = difference[is_changed].view(SIGNED[width])
     if not changed.size:
         return b""
-    folded = (changed << 1) ^ (changed >> (8 * width - 1))  # 0, -1, 1, -2: small whatever the sign
+    folded = (changed << 1) ^ (changed >> (8 * width - 1))  # 0, -1, 1, -2: small for both signs
     by_place = np.ascontiguousarray(folded.view(np.uint8).reshape(-1, width).T)
     bits, differences = _compressed(np.packbits(is_changed)), _compressed(by_place)
     return HEADER.pack(begin, len(difference), width, len(bits), len(differences)) + bits + differences

@@ -36,7 +36,7 @@ class WeightFiles:
 
     @property
     def whole_path(self) -> Path:
-        """Where the weights are; written when somebody needs them."""
+        """Where the weights are; written when an engine needs them."""
         return self.directory / f"whole-{self.digest}"
 
     @property

@@ -114,7 +114,7 @@ def device_of(library: Library, name: str) -> Any:
     if name.isdecimal():
         return library.nvmlDeviceGetHandleByIndex(int(name))
     handle = library.nvmlDeviceGetHandleByUUID(name)
-    # A part of a GPU (MIG) has no temperature, power or errors of its own: the whole GPU does.
+    # A part of a GPU (MIG) has no separate temperature, power or errors: the whole GPU does.
     whole = known(library, lambda: library.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle))
     return handle if whole is None else whole
 

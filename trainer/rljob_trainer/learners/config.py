@@ -76,7 +76,7 @@ class LearnerConfig:
     teacher_dir: Path | None = None
     """Hugging Face checkpoint of the teacher that `divergence` is taken from; None: there is none"""
     layout: ParallelLayout = field(default_factory=ParallelLayout)
-    """parallel sizes; `layout` makes of them that of so many ranks"""
+    """parallel sizes; `layout` extends them to all ranks"""
     experts: Experts = field(default_factory=Experts)
     precision: Literal["fp32", "bf16"] = "fp32"
     device: Literal["cpu", "cuda"] = "cpu"

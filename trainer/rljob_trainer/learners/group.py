@@ -1,4 +1,4 @@
-"""The driver's handle on all ranks of the learner, each in a Ray actor of its own.
+"""The driver's handle on all ranks of the learner, each in a separate Ray actor.
 
 Ranks meet in collectives, so a call goes to all of them or to none: one lock, one submission, one wait with a deadline.
 When a rank fails the wait ends at once, although the others may hang in a collective that it never joined.

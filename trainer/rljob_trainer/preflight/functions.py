@@ -90,7 +90,7 @@ def find(module: str, search_path: Sequence[str]) -> ModuleSpec | None:
 
 
 def by_other_finders(name: str) -> ModuleSpec | None:
-    """Return what is built into Python, or installed in a way of its own."""
+    """Return what is built into Python, or installed in another way."""
     specs = (finder.find_spec(name, None) for finder in sys.meta_path if finder is not PathFinder)
     return next((spec for spec in specs if spec), None)
 

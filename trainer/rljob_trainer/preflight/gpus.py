@@ -16,7 +16,7 @@ FIELD: Final = "spec.runtime.device"
 
 
 def look_at_gpus(spec: Spec, environ: Mapping[str, str], library: Any = pynvml) -> Findings:
-    """Return whether there are enough GPUs; of a run that starts no Ray of its own nothing is known,
+    """Return whether there are enough GPUs; of a run that uses an existing Ray nothing is known,
     for other machines may have them.
     """
     if spec.runtime.device is not Device.GPU or RAY_ADDRESS in environ:

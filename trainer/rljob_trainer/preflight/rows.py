@@ -44,7 +44,7 @@ class Rows:
     media: tuple[tuple[str, str], ...] = ()
     """(place, what) of rows with pictures, videos or sounds"""
     tools: tuple[tuple[str, str], ...] = ()
-    """(place, column) of rows that describe tools of their own"""
+    """(place, column) of rows that describe tools"""
 
 
 def read_rows(field: str, rows: Iterable[tuple[str, RawRow]], data: Data, conversations: bool = False) -> Rows:

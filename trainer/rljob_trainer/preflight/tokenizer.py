@@ -1,6 +1,6 @@
 """A checkpoint's tokenizer and chat template, from its files, with the libraries that transformers itself uses.
 
-Both are of strangers: what they do happens in a process of its own, with limits (`processes/text_makers.py`).
+Both come from strangers: they are used in a separate process, with limits (`processes/text_makers.py`).
 """
 
 import json
@@ -109,7 +109,7 @@ def read_settings(path: Path) -> Mapping[str, Any]:
 
 
 def template(directory: Path, settings: Mapping[str, Any]) -> str | None:
-    """Return the chat template: a file of its own, or one of the settings; of several, the default.
+    """Return the chat template: a separate file, or one of the settings; of several, the default.
 
     Raises TokenizerFileError.
     """

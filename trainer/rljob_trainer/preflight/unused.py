@@ -1,4 +1,4 @@
-"""What rows have that no model of ours gets: pictures, sounds and videos, and tools of their own."""
+"""What rows have that rljob does not pass to models: pictures, sounds, videos and tools."""
 
 import json
 import re

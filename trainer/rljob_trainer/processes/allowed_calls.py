@@ -1,6 +1,6 @@
 """The system calls that code of a model or a user may make, by their numbers: NAME:X86-64:AARCH64.
 
-They are what programs need for files, memory, processes and threads of their own. The numbers are those of Linux 6.1's
+They are what programs need for their own files, memory, processes and threads. The numbers are those of Linux 6.1's
 `asm/unistd_64.h` and `asm-generic/unistd.h`, and never change. Calls whose arguments matter are in `system_calls.py`.
 """
 

@@ -1,4 +1,4 @@
-"""Answers of a process that runs a user's function, read with distrust: code in it can write whatever it likes there.
+"""Answers of a process that runs a user's function, read with distrust: code in it can write anything there.
 
 bytes ──► is a message whole? ──► JSON, not too deep ──► the fields and types of `function_worker.py`, and no others
 """

@@ -1,4 +1,4 @@
-"""An asyncio loop in a thread of its own: the driver's HTTP, health probes and control server live there.
+"""An asyncio loop in a separate thread: the driver's HTTP, health probes and control server live there.
 
 The main thread stays synchronous and readable; it hands coroutines over and waits with a deadline.
 """

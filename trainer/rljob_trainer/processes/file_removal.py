@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def remove_all(directory: Path, kept: frozenset[str] = frozenset()) -> None:
-    """Remove all that is in a directory, whatever its depth and permissions.
+    """Remove all that is in a directory, at any depth and with any permissions.
 
     `kept` are mounts inside: they stay, with the directories that they lie in. Raises OSError if something else stays,
     and before it touches another mount. Directories are moved up before they are emptied: a path may be longer than

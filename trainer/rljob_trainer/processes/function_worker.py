@@ -30,10 +30,10 @@ MOST_SHOWN = 100
 LONGEST = 50_000
 """of a text that is answered, which `answers.py` limits [characters]"""
 TRACE_SIGNAL = signal.SIGUSR1
-"""writes the stacks of all threads to the log, whatever the process is doing"""
+"""writes the stacks of all threads to the log, even if the process hangs"""
 
 Call = tuple[str, tuple[Any, ...]]
-"""number of the call, which nobody can guess, and arguments"""
+"""random number of the call, and arguments"""
 Reply = dict[str, Any]
 
 
@@ -134,13 +134,13 @@ def serve(connection: Connection, setup: Setup, function: Callable[..., Any]) ->
         number, arguments = received(connection)
         try:
             facts = judged(setup, arguments, function(*arguments))
-        except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever it is, it is the answer
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # any error is the answer
             facts = failed(error)
         send(connection, number=number, **facts)
 
 
 async def serve_together(connection: Connection, setup: Setup, function: Callable[..., Any]) -> None:
-    """Answer calls that run at the same time, each with a time limit of its own."""
+    """Answer calls that run at the same time, each with its own time limit."""
     loop, ended = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
     under_way: set[asyncio.Task[None]] = set()
 
@@ -149,7 +149,7 @@ async def serve_together(connection: Connection, setup: Setup, function: Callabl
             async with asyncio.timeout(setup.timeout_s) as timer:
                 value = await function(*arguments)
             facts = judged(setup, arguments, value)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever it is, it is the answer
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # any error is the answer
             facts = {"late": True} if isinstance(error, TimeoutError) and timer.expired() else failed(error)
         send(connection, number=number, **facts)
 

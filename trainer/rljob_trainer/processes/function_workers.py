@@ -1,4 +1,4 @@
-"""Runs users' functions in processes of their own (`function_worker.py`), with limits of time and memory.
+"""Runs users' functions in separate processes (`function_worker.py`), with limits of time and memory.
 
 It is started once, and again after it had to be killed. Its keeper (`keeper.py`) kills it with all that it has started
 when it ends, when it is stopped, and when this process dies.
@@ -99,7 +99,7 @@ class Worker:
                     done |= self._answers(waiting, pending)
                 yield done.pop(index)
         finally:
-            if pending:  # nobody waits for them any more
+            if pending:  # their results are not awaited any more
                 self.close()
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ class Worker:
                 return  # it has ended, or reads no more: its answer will not come either
 
     def _answers(self, waiting: "deque[Waiting]", pending: "dict[str, Pending]") -> dict[int, Result]:
-        """Wait for an answer, or for the end of the process or of somebody's time; return what is known then.
+        """Wait for an answer, for the end of the process or of a call's time; return what is known then.
 
         After an answer that is not ours all calls under way are made once more: one that is over may have written it.
         """
@@ -286,7 +286,7 @@ def start(
     clock: Callable[[], float] = time.monotonic,
 ) -> Running:
     """Start a process, and have it load the function. Raises FunctionError."""
-    directory = tempfile.mkdtemp(prefix="rljob-")  # short, and nobody else's: it holds a unix socket
+    directory = tempfile.mkdtemp(prefix="rljob-")  # short and private: it holds a unix socket
     try:
         with socket.socket(socket.AF_UNIX) as door:
             door.bind(f"{directory}/reward")

@@ -1,7 +1,7 @@
 """Cleans up after a supervisor that was killed: `python -m rljob_trainer.processes.guard SUPERVISOR_PID RUN DIRECTORY`.
 
 `rljob run` starts it beside the driver. It sleeps until the supervisor is gone and removes what is left of the run. It
-inherits the supervisor's lock on the directory: nobody can start the run again while it cleans, because the lock is
+inherits the supervisor's lock on the directory: the run cannot be started again while it cleans, because the lock is
 free only when both are gone.
 """
 

@@ -38,7 +38,7 @@ NOTES = "shared-memory"
 def main(scratch: Path, log: Path, argv: list[str]) -> int:
     """Run the server until it, a part of it, or its owner ends; return the server's exit code (negative: signal)."""
     libc = ctypes.CDLL(None)
-    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # orphans of the tree come to us, so that we find and reap them
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # this process adopts orphans of the tree, to find and reap them
     # As `private_files.appended`, of which this program without packages knows nothing.
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
     with os.fdopen(os.open(log, flags, 0o600), "ab") as output:
@@ -214,7 +214,7 @@ def report(**facts: object) -> None:
 
 
 def leave_home() -> None:
-    """Continue as a child of nobody, in a session of our own: Ray kills the children of an actor that ends."""
+    """Continue as an orphan in its own session: Ray kills the children of an actor that ends."""
     if os.fork():
         os._exit(0)
     os.setsid()

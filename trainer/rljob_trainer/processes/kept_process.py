@@ -98,7 +98,7 @@ class KeptProcess:
     def _first_line(self) -> tuple[int, int]:
         assert self._keeper.stdout is not None
         line = self._keeper.stdout.readline()
-        self._keeper.wait()  # it has left a child of its own to keep the server
+        self._keeper.wait()  # it has left a child to keep the server
         if not line:
             shutil.rmtree(self._scratch, ignore_errors=True)
             raise ProcessError(f"start {self._argv}: its keeper ended; log:\n{tail(self._log)}")

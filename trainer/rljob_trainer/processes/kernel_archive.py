@@ -2,9 +2,9 @@
 
     start ─► unpack what earlier processes have compiled ─► compile what is missing ─► pack, if that was any
 
-There is one archive. Whoever packs adds what it lacks. The directories are those of `rljob_api.kernels`. A problem with
-the archive is logged and costs time, never a start. If an engine does not start, the archive is removed, because it may
-be the reason.
+There is one archive. A process that packs adds what it lacks. The directories are those of `rljob_api.kernels`. A
+problem with the archive is logged and costs time, never a start. If an engine does not start, the archive is removed,
+because it may be the reason.
 
 What it holds is code, and others may write to the run's volume: each file has a seal by a key of the job's pods. An
 archive with any other file is not taken, and is replaced.
@@ -95,7 +95,7 @@ class KeptKernels:
                     _move_missing(Path(staging), directory)
         except (OSError, ValueError, tarfile.TarError) as error:
             log.warning("action=unpack_kernels archive=%s reason=%s", archive, printable(str(error)))
-            if isinstance(error, tarfile.TarError):  # nobody can use it, and as long as it is there none replaces it
+            if isinstance(error, tarfile.TarError):  # it is unusable, and no process replaces one that exists
                 _remove(archive)
             return False
         log.info("action=unpack_kernels archive=%s bytes=%d", archive, archive.stat().st_size)
@@ -185,7 +185,7 @@ def _add(tar: tarfile.TarFile, files: Mapping[str, Path], versions: Mapping[str,
 
 
 def _seal(member: tarfile.TarInfo, key: bytes) -> str:
-    """Return the seal of a file, whatever seal it has."""
+    """Return the seal that a file should have."""
     text = json.dumps([member.name, member.size, *(member.pax_headers.get(name) for name in (TIME, DIGEST))])
     return hmac.digest(key, text.encode(errors="surrogateescape"), "sha256").hex()
 
@@ -197,12 +197,12 @@ def _is_sealed(member: tarfile.TarInfo, key: bytes) -> bool:
 
 
 def _extract(archive: Path, directory: Path, key: bytes) -> None:
-    """Extract all files, with their exact times. Raises tarfile.TarError if one is damaged, or of somebody else."""
+    """Extract all files, with their exact times. Raises tarfile.TarError if one is damaged, or of another user."""
     with tarfile.open(archive) as tar:
         members = tar.getmembers()
         for member in members:
             if not _is_sealed(member, key):
-                raise tarfile.TarError(f"{printable(member.name, 200)} is of another job, or of nobody")
+                raise tarfile.TarError(f"{printable(member.name, 200)} is of another job, or of none")
         tar.extractall(directory, members, filter="data")
         for member in members:
             file, when = directory / member.name, int(member.pax_headers[TIME])

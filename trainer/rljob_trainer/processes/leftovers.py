@@ -166,7 +166,7 @@ def _remove(path: Path) -> None:
 def create_scratch(run: str) -> Path:
     """Make the empty scratch directory of a run, for its user only, and return it.
 
-    Raises LeftoverError when somebody else has put something at that path.
+    Raises LeftoverError when another user has put something at that path.
     """
     path = scratch(run)
     try:

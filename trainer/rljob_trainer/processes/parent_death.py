@@ -1,5 +1,5 @@
 """Ties the life of a process to its parent's: `python parent_death.py PARENT_PID COMMAND...` becomes COMMAND, which the
-kernel kills when the thread that started it ends. A small program of its own, because the alternative, a `preexec_fn`,
+kernel kills when the thread that started it ends. A small separate program, because the alternative, a `preexec_fn`,
 runs Python between fork and exec and can deadlock in a process with threads.
 
 The death signal belongs to the *thread* that forks, not to its process: start tethered processes in a thread that

@@ -1,4 +1,4 @@
-"""Free ports that nobody else is going to take: below the ephemeral range and outside Ray's worker ports."""
+"""Free ports that no other program is going to take: below the ephemeral range and outside Ray's worker ports."""
 
 import random
 import socket

@@ -5,7 +5,7 @@ It needs Linux 5.12 and no privileges; root gives up its own.
 | the command has | and not |
 |---|---|
 | the system's programs, Python, and the paths in SETTINGS, all read-only | any other file of the machine |
-| a /tmp of its own, of limited size, which is gone with it | shared memory or IPC of others |
+| its own /tmp, of limited size, which is gone with it | shared memory or IPC of others |
 | an empty network | the machine's network, localhost included, and its abstract sockets |
 | its own processes, of which it is the first | the others' processes, their /proc and environments |
 | the environment that SETTINGS gives | the environment of this program |
@@ -58,7 +58,7 @@ DOOR = "{door}"
 """in COMMAND: stands for `fd:N`, the socket `Settings.door`"""
 WAITING = 8
 """connections to a door that are not accepted yet"""
-SCRATCH = ("/tmp", "/dev/shm")  # of its own
+SCRATCH = ("/tmp", "/dev/shm")  # new ones for each sandbox
 """where the command may write"""
 USER = 1000
 """inside"""
@@ -270,7 +270,7 @@ def become(settings: Settings, command: Sequence[str], channel: int | None, repo
     try:
         attempt("a tie to its parent", LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
         # Who watches the memory of processes finds it there.
-        attempt("a /proc of its own", LIBC.mount(b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None))
+        attempt("its own /proc", LIBC.mount(b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None))
         attempt("leaving the old root", LIBC.umount2(b"/old", MNT_DETACH))
         Path("/old").rmdir()
         read_only_root()
@@ -278,7 +278,7 @@ def become(settings: Settings, command: Sequence[str], channel: int | None, repo
         for name, most in limits(settings).items():
             resource.setrlimit(name, (most, most))
         os.setsid()
-        os.chdir("/tmp")  # of its own
+        os.chdir("/tmp")  # the sandbox's
         os.set_inheritable(report, False)
         descriptors = {0, 1, 2, report}
         if channel is not None:
@@ -296,7 +296,7 @@ def become(settings: Settings, command: Sequence[str], channel: int | None, repo
 
 
 def read_only_root() -> None:
-    """Only /tmp and /dev/shm can be written to: they become mounts of their own, and the root read-only."""
+    """Only /tmp and /dev/shm can be written to: they become separate mounts, and the root read-only."""
     for path in SCRATCH:
         mount(path, Path(path), None, MS_BIND | MS_REC, None)
     attributes = (ctypes.c_uint64 * 4)(ATTR_RDONLY, 0, 0, 0)

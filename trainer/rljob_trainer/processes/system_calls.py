@@ -12,11 +12,11 @@ What is not allowed (`allowed_calls.py`) is refused. Some calls are judged by th
 | new namespaces by clone | ways around the filter; flags of clone3 cannot be read: programs then take clone |
 | limits and CPUs of other processes | the watching program could be starved |
 | shared memory without a file | a process may keep it and not map it, where no limit counts it |
-| input for a terminal | whoever reads the terminal would run it |
+| input for a terminal | the terminal's reader would run it |
 | longer queues of sockets | what they hold belongs to no process (`call_process.py` counts the sockets) |
 | filters of sockets, messages out of band, pipes for the kernel's notes | seldom used, and kernels had faults in them |
-| pages that the kernel merges with equal ones | how long a write takes tells what others have in memory |
-| notes of what happens in a directory | programs of the system are the machine's own: it tells who runs which |
+| pages that the kernel merges with equal ones | how long a write takes reveals what others have in memory |
+| notes of what happens in a directory | the machine's processes share its programs: it reveals who runs which |
 """
 
 import ctypes
@@ -72,7 +72,7 @@ class Machine(NamedTuple):
 
     audit: int
     allowed: frozenset[int]
-    """whatever their arguments are"""
+    """with any arguments"""
     only_own: tuple[int, ...]
     """calls whose first argument is a process: only 0, the caller, is allowed (sched_setparam, sched_setscheduler,
     sched_setaffinity, sched_setattr, prlimit64)"""

@@ -111,14 +111,14 @@ class Maker:
 
 
 def answer(name: str, work: Callable[..., Any], arguments: dict[str, Any]) -> tuple[str, Any]:
-    """Return what became of a request; a template refuses, in whatever way, and a tokenizer fails."""
+    """Return what became of a request; a template may refuse by any exception, and a tokenizer may fail."""
     try:
         return DONE, work(**arguments)
     except MemoryError:
         return FAILED, "it takes too much memory"
     except RecursionError:
         return FAILED, "it is nested too deeply"
-    except Exception as error:  # noqa: BLE001  # whatever a template or a file makes a library raise
+    except Exception as error:  # noqa: BLE001  # a template or a file can make a library raise anything
         kind = "" if isinstance(error, TemplateError) or name != "render" else f"{type(error).__name__}: "
         return REFUSED if name == "render" else FAILED, f"{kind}{error}"[:LONGEST_REASON]
     except BaseException as error:  # noqa: BLE001  # a panic of the library of tokenizers
@@ -136,7 +136,7 @@ def main() -> None:
     sys.stdout.buffer.flush()
     while line := requests.readline():
         name, arguments, seconds = json.loads(line)
-        signal.setitimer(signal.ITIMER_PROF, seconds)  # its signal ends the process, in whatever library it is
+        signal.setitimer(signal.ITIMER_PROF, seconds)  # its signal ends the process, in any library
         kind, result = answer(name, getattr(maker, name), arguments)
         try:
             written = json.dumps([kind, result])

@@ -1,4 +1,4 @@
-"""Renders templates and tokenises with files of strangers, in a process of its own with limits (`text_maker.py`).
+"""Renders templates and tokenises with foreign files, in a separate process with limits (`text_maker.py`).
 
 A template or a tokenizer can take all memory, never end, or abort its process; here that is an error with a reason.
 """

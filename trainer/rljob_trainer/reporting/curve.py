@@ -13,7 +13,7 @@ from rljob_api.control import MOST_CURVE_POINTS, CurvePoint
 from rljob_trainer.reporting.records import EvaluationRecord, PerplexityRecord, StepRecord
 
 MOST_EVALUATIONS: Final = 24
-"""a limit of their own: evaluations are rare, and thinning would remove them before steps"""
+"""a separate limit: evaluations are rare, and thinning would remove them before steps"""
 DIGITS: Final = 4
 
 
@@ -23,7 +23,7 @@ class Thinned:
 
     most: int
     stride: int = 1
-    """one of so many points is kept"""
+    """one of this number of points is kept"""
     added: int = 0
     kept: tuple[CurvePoint, ...] = ()
     """fewer than `most`, to leave room for the newest"""

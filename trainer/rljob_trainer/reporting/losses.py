@@ -125,12 +125,12 @@ class Trouble:
 
 @dataclass(eq=False)
 class Outage:
-    """Tells a service that is away from a request that fails alone. One for each service; any thread may use it.
+    """Distinguishes an outage of a service from the failure of one request. One for each service; thread-safe.
 
     others succeed between its failures, where the service cannot be reached twice: once may be the end of an outage
                                                            ─► it fails alone: given up after `tries`
-    nobody has, and the service has worked before          ─► it is away: waited for, up to `longest_s`
-    nobody ever has                                        ─► it may never work: given up after `tries`
+    none has, and the service has worked before             ─► it is away: waited for, up to `longest_s`
+    none ever has                                          ─► it may never work: given up after `tries`
 
     The last request of a step has no others beside it. So a request is also given up on credit: one for every `CREDIT`
     that have succeeded, unless the service cannot be reached at all.
@@ -163,8 +163,8 @@ class Outage:
     def pause_s(self, trouble: Trouble, reason: str, *, is_away: bool = False) -> float | None:
         """Note another failure of a request; return the time before the next try [s], or None: it is given up.
 
-        `is_away`: the service cannot be reached at all, whether it ever worked or not. Raises AwayError when nobody has
-        succeeded for `longest_s`.
+        `is_away`: the service cannot be reached at all, whether it ever worked or not. Raises AwayError when no request
+        has succeeded for `longest_s`.
         """
         now = self.clock()
         if trouble.tries == 0:

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus, in a registry of their own; the control server serves what `render` returns.
+"""Metrics for Prometheus, in a separate registry; the control server serves what `render` returns.
 
 Counters start at 0 with each driver, and every series exists from the start: `rate` and `increase` expect both. A value
 that was not measured yet is NaN: no alert compares it, and no plot shows it.

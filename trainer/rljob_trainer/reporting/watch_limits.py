@@ -85,7 +85,7 @@ def mismatch_limit(spec: Spec) -> float:
 def data_wait_limit(spec: Spec) -> float:
     """Return the limit of the wait for samples.
 
-    Without one in the manifest, only a learner with GPUs of its own and rollouts ahead has a limit: a learner that
+    Without one in the manifest, only a learner on separate GPUs with rollouts ahead has a limit: a learner that
     shares GPUs with the engines must wait. Without learner or engines there is no wait.
     """
     if not (spec.has_engines and spec.debug.learner):

@@ -165,7 +165,7 @@ class RewardContext:
     """called regularly while responses are judged"""
     losses: Losses = field(default_factory=Losses)
     outage: Callable[[str, int], Outage] | None = None
-    """makes, for a service in words and its number of tries, what waits for it; None: nobody does"""
+    """makes what waits for a service, from its name and number of tries; None: failures are not waited for"""
 
 
 def rewards(spec: Reward, around: RewardContext, stack: ExitStack) -> Rewards:

@@ -19,7 +19,7 @@ def call(setup: Sequence[Any], arguments: Sequence[Any] | None) -> Mapping[str, 
     try:
         value = function(*arguments)
         return judged(given, arguments, asyncio.run(_awaited(value)) if isinstance(value, Awaitable) else value)
-    except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever it is, it is the answer
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # any error is the answer
         return failed(error)
 
 

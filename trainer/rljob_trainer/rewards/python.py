@@ -1,7 +1,7 @@
 """A user's own function, `module:function`, called with (question, response, label, metadata); plain or `async def`.
 
-With `judges: Group` it gets all responses to a prompt at once and returns as many numbers. It runs in a process of its
-own (`processes/function_workers.py`). Calls of an `async def` function run together, so that a slow judge delays once.
+With `judges: Group` it gets all responses to a prompt at once and returns as many numbers. It runs in a separate
+process (`processes/function_workers.py`). Calls of an `async def` function run together: a slow judge delays once.
 """
 
 import time

@@ -33,7 +33,7 @@ GATEWAY = (
     HTTPStatus.SERVICE_UNAVAILABLE,
     HTTPStatus.GATEWAY_TIMEOUT,
 )
-"""what stands before a service says this while the service is away, whatever was asked"""
+"""a proxy answers any request with these while its service is away"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class RemoteReward:
     """waits so long before the service is asked again [s]"""
     new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
     outage: Outage | None = None
-    """None: nobody waits for a service that is away"""
+    """None: a service that is away is not waited for"""
 
     def __call__(self, responses: Sequence[Response]) -> Iterator[Score]:
         """Yield the scores. Raises RewardError when a header cannot be had, and AwayError."""
@@ -62,7 +62,7 @@ class RemoteReward:
             try:
                 for task in tasks:
                     yield runner.run(self._result(task))
-            finally:  # also when nobody takes further scores
+            finally:  # also when the caller takes no further scores
                 runner.run(_end(session, tasks))
 
     def headers(self) -> dict[str, str]:

@@ -119,11 +119,11 @@ class SandboxedFunction:
 
 
 def _numbered(text: str) -> bytes:
-    """Return the answer with a number: a call that has a process of its own needs none."""
+    """Return the answer with a number: a call that has a separate process needs none."""
     return b'{"number": "", ' + text.removeprefix("{").encode() if text.startswith("{") else text.encode()
 
 
 def _forget(futures: "Sequence[Future[Result]]") -> None:
-    """Let calls that nobody waits for not begin."""
+    """Cancel calls that have not begun and whose results are not awaited."""
     for future in futures:
         future.cancel()

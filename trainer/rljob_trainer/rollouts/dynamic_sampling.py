@@ -38,7 +38,7 @@ class DynamicRollouts:
         return self.collect_round(step, self.num_groups)
 
     def collect_round(self, step: int, num_prompts: int) -> tuple[Group, ...]:
-        """Return so many groups, chosen from as many rounds as the settings allow."""
+        """Return the wanted number of groups, chosen from at most the rounds that the settings allow."""
         made: list[ScoredGroup] = []
         for number in range(1, self.settings.max_rounds + 1):
             missing = num_prompts - num_mixed(made)

@@ -1,4 +1,4 @@
-"""Rollouts and rewards without what was lost on the way: samples that nobody made or judged, and groups too small.
+"""Rollouts and rewards without what was lost on the way: samples that were not made or judged, and groups too small.
 
     rollouts ─► groups, some with fewer samples ─► rewards ─► judged samples ─► groups of two and more ─► training
 

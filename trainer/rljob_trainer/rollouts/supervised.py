@@ -24,7 +24,7 @@ from rljob_trainer.samples import Group, Prompt, Sample, ScoredGroup
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """Rollouts and rewards that are read: each prompt has one response, which nobody judges."""
+    """Rollouts and rewards that are read: each prompt has one response, without a reward."""
 
     scheduler: PromptScheduler
     references: MadeOfRows[SftResponse]

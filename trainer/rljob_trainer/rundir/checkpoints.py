@@ -189,7 +189,7 @@ def _remove(path: Path, patience: Patience) -> None:
     doomed = path if path.name.startswith(DOOMED) else free_name(path.with_name(f"removing-{path.name}"))
     try:
         if doomed != path:
-            path.rename(doomed)  # whoever looks at what is half deleted must not take it for a checkpoint
+            path.rename(doomed)  # a half-deleted directory must not look like a checkpoint
         shutil.rmtree(doomed)
     except OSError as error:
         log.warning("action=remove directory=%s outcome=later reason=%s", path, error)

@@ -93,7 +93,7 @@ class Fence:
 
 
 def _name_in(content: bytes) -> Name | None:
-    """Return the name in a file; None: there is none, so it is damaged, and whoever wrote it writes there no more."""
+    """Return the name in a file; None: there is none: the file is damaged, and its writer does not write any more."""
     try:
         found = Name(**json.loads(content))
     except (ValueError, TypeError, RecursionError):

@@ -23,7 +23,7 @@ from rljob_trainer.rundir.retries import Patience, StorageError
 from rljob_trainer.rundir.rollout_files import Dump, DumpError
 
 AT_ONCE = Patience(longest_s=0.0)
-"""somebody waits for the answer, and can ask again"""
+"""a user waits for the answer, and can ask again"""
 KINDS = (
     f"a checkpoint (iter_*/), {JOURNAL}, rollouts ({rollout_files.DIRECTORY}/ or a file of them),"
     f" or a run's directory with {checkpoints.DIRECTORY}/"

@@ -42,7 +42,7 @@ def node_copy(file: Path, place: Path | None = None, read: Callable[[Path], byte
 
 
 def _is_ours(place: Path) -> bool:
-    """Return whether the folder is there, or can be made, and nobody else can write to it."""
+    """Return whether the folder is there, or can be made, and no other user can write to it."""
     try:
         place.mkdir(mode=0o700, exist_ok=True)
         found = place.lstat()

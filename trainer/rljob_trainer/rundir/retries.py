@@ -88,7 +88,7 @@ def judge_volume(error: BaseException) -> None:
 
 
 def _nothing() -> None:
-    """Tell nobody."""
+    """Do not report that a file is waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Patience:
     def __call__(self, what: Path | str, work: Callable[[], _Read]) -> _Read:
         """Return what `work` returns, which can be repeated as a whole and names `what` it works on.
 
-        Raises OSError for what is wrong with a file, StorageError for the volume, and whatever else `work` raises.
+        Raises OSError for what is wrong with a file, StorageError for the volume, and what else `work` raises.
         """
         since: float | None = None
         pause_s = FIRST_PAUSE_S

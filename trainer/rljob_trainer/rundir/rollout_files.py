@@ -1,10 +1,10 @@
-"""Rollouts on disk: the scored samples of each step, in a file of its own, to be read by people and trained on again.
+"""Rollouts on disk: the scored samples of each step, a file for each, to be read by people and trained on again.
 
     rollouts/step-0000000.jsonl.zst
       {"format": "rljob-rollouts", "version": 2, "step": 0, "rounds": [4], "made": {...}}
       {"prompt": {"uid": "0:17", "question": ..., "text": ..., "tokens_T": [...], "label": ...},
        "samples": [{"tokens_T": [...], "logprobs_T": [...], "version": 0, ...}, ...], "rewards_G": [...], ...}
-      ... one such line for each group; dynamic sampling makes them in several rounds, of so many groups each
+      ... one such line for each group; dynamic sampling makes them in several rounds of groups
       {"xxh3_128": "..."}
 
 JSON lines, compressed with zstd: `zstdcat FILE | jq` shows them. Numbers are written so that they read back to the same

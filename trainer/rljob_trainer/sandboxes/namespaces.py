@@ -1,6 +1,6 @@
 """A sandbox of this machine: the server of a pod (`conversations/pod_server.py`) in namespaces.
 
-It starts at the first call, and again after it has ended. Nobody but this process reaches its socket.
+It starts at the first call, and again after it has ended. Only this process reaches its socket.
 """
 
 import importlib.util

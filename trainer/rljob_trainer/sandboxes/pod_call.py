@@ -1,4 +1,4 @@
-"""One call of a function, in a process of its own: `python -I -S pod_call.py ANSWER`, started by `call_process.py`.
+"""One call of a function, in a separate process: `python -I -S pod_call.py ANSWER`, started by `call_process.py`.
 
 Standard input has a line with the settings, and later the request; the answer goes to the descriptor ANSWER. All are
 JSON. Tools of the settings are imported while the process waits for the request. Of other modules only those of the
@@ -55,7 +55,7 @@ def restrict(memory_bytes: int) -> None:
 
 
 def tool(path: str) -> Any:
-    """Return the function `module:function`. Raises whatever its module raises."""
+    """Return the function `module:function`. Raises what its module raises."""
     module, _, attribute = path.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
@@ -68,7 +68,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         tool(request["path"])
     except MemoryError:
         return {"memory": True}
-    except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever its module does
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # any error of its module
         return {"refused": f"{type(error).__name__}: {error}"}
     if request["arguments"] is None:
         return {}

@@ -62,7 +62,7 @@ class GatedWeights:
         return self._published
 
     async def _emptied(self) -> None:
-        """Return when all requests have drained. Each has a deadline of its own, and fails with its engine."""
+        """Return when all requests have drained. Each has its own deadline, and fails with its engine."""
         self.gate.close()
         if self.cut is None:
             await self.gate.emptied()

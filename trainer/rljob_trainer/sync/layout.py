@@ -3,7 +3,7 @@
 SGLang fuses q, k and v, and gate and up; it keeps no second copy of tied embeddings; with tensor parallelism each rank
 holds a slice; the experts of a layer are one tensor, and a shared expert is another. Scales of blocks in FP8, and words
 and scales of groups in INT4, are laid out like the weights: so are the names and the sizes by which an engine is asked
-for them, whatever its kernels make of them. Knowing this, the learner can name and digest exactly what each rank must
+for them, in any form that its kernels need. Knowing this, the learner can name and digest exactly what each rank must
 hold. Covers the families of `rljob_api.sizing.families`, as SGLang 0.5.17 lays
 them out.
 """
@@ -98,7 +98,7 @@ class Sharding:
 
 
 def buckets(specs: Iterable[TensorSpec], limit_bytes: int) -> tuple[tuple[TensorSpec, ...], ...]:
-    """Return the tensors in their order, in runs of at most `limit_bytes`; a larger one makes a run of its own.
+    """Return the tensors in their order, in runs of at most `limit_bytes`; a larger one makes a separate run.
 
     Neighbours that SGLang joins while it loads them stay together: one that comes without the other is dropped.
     """

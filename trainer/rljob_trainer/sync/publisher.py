@@ -124,7 +124,7 @@ def describe(unequal: Sequence[str], wanted: Digests) -> str:
 async def _paused(
     engines: Sequence[EngineClient], intact: Mapping[str, EngineClient], mode: PauseMode, clock: "_Clock"
 ) -> AsyncIterator[dict[str, str]]:
-    """Pause the engines; in the end, whatever happens, resume those in `intact`, and no others.
+    """Pause the engines; in the end, also after an error, resume those in `intact` alone.
 
     Yields the failures so far by engine, to be added to; an engine that cannot be resumed is added as well.
     """

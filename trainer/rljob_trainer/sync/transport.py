@@ -358,8 +358,8 @@ def _attempt(part: asyncio.Future[T], parts: Mapping[str, asyncio.Future[None]])
 async def _culprits(engines: Sequence[EngineClient], attempt: _Attempt) -> dict[str, str]:
     """Return who is to be left behind, and why.
 
-    An engine that does not answer is; one that refused is only if nobody else explains it: when a member dies, the
-    collective fails for the innocent, too.
+    An engine that does not answer is; one that refused is, only if no other engine explains it: when a member dies, the
+    collective fails for the healthy ones, too.
     """
     _, silent = await each({engine.name: engine.probe(PROBE_S) for engine in engines})
     if found := dict(attempt.unreachable) | silent:

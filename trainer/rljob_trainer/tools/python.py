@@ -23,7 +23,7 @@ def python(code: str) -> str:
     Run Python code in a new interpreter and return what it prints.
 
     Args:
-        code: the code; whatever it does not print is lost
+        code: the code; only what it prints is returned
     """
     with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryFile() as printed:
         process = subprocess.Popen(

@@ -58,7 +58,7 @@ def test_the_first_line_says_yes_with_the_room_for_the_cache():
 def test_programs_read_the_verdict():
     found = json.loads(planned(MOE, "--gpu", "24", "-o", "json").stdout)["fit"]
     assert (found["fits"], found["change"]) == (False, [])
-    assert found["sentence"].endswith("no one or two settings change that: use more GPUs, or a smaller model")
+    assert found["sentence"].endswith("one or two other settings do not help: use more GPUs, or a smaller model")
     assert json.loads(planned(MOE, "-o", "json").stdout)["fit"] is None
 
 

@@ -191,7 +191,7 @@ def test_an_answer_without_end_is_refused(
 
 def test_a_compressed_answer_is_refused(server: HubServer, hub: Hub) -> None:
     server.answer = 200, {"Content-Encoding": "gzip"}, gzip.compress(b" " * 2**20)
-    with pytest.raises(HubError, match=r"its answer to /api/models/.* is compressed \(gzip\), which nobody asked for"):
+    with pytest.raises(HubError, match=r"its answer to /api/models/.* is compressed: gzip"):
         fetched(hub, TINY)
 
 
@@ -249,7 +249,7 @@ def test_a_file_in_chunks_of_the_length_that_was_said_is_used(server: HubServer,
 
 def test_a_compressed_file_is_refused(server: HubServer, hub: Hub) -> None:
     server.packed = True
-    with pytest.raises(HubError, match=r"its answer to /.* is compressed \(gzip\), which nobody asked for"):
+    with pytest.raises(HubError, match=r"its answer to /.* is compressed: gzip"):
         fetched(hub, TINY)
 
 

@@ -17,7 +17,7 @@ from rljob_trainer.data.sources import questions
 
 VERL = {"ground_truth": "72", "style": "rule"}
 SEARCH = {"ground_truth": {"target": ["Paris", "Paname"]}, "style": "rule"}
-CHOOSE = "Choose one when the data is prepared; or name another column in data.labelKey, and let a function of your own"
+CHOOSE = "Choose one when the data is prepared; or name another column in data.labelKey, and let your own function"
 
 REFUSED: dict[str, tuple[Any, str, str]] = {
     "an object": (VERL, "answer", "names an object with keys ground_truth, style, not a string or a number; did you "

@@ -176,7 +176,7 @@ def test_a_template_that_drops_what_was_said_earlier_is_refused(tokenizer, again
         "(message['content'] if loop.last else message['content'].split('</think>')[-1]) +",
     )
     turns = [*ASKED, {"role": "assistant", "content": "<think>1 + 1</think>2"}, ASKED[1]]
-    with pytest.raises(DataError, match=r"message 2 as the assistant .* give each answer a row of its own"):
+    with pytest.raises(DataError, match=r"message 2 as the assistant .* give each answer a separate row"):
         conversed(tokenizer, [*turns, {"role": "assistant", "content": again}])
 
 

@@ -1,9 +1,9 @@
 """The copy of the weights on a machine with engines: brought up to date by a delta, or whole, and read by the engines.
 
 Runs in the actor beside an engine. All engines of a machine share the copy, so that a delta crosses the network once
-for each machine. Versions are known by the digest of all their bytes: whatever the copy is (of an earlier attempt, of
-a version before the last, damaged), a delta either makes exactly the wanted bytes of it or is refused, and only a copy
-that has been verified carries its digest. It is verified once for each publication.
+for each machine. Versions are known by the digest of all their bytes. The copy may be of an earlier attempt, of
+a version before the last, or damaged: a delta either makes exactly the wanted bytes of it or is refused, and only a
+copy that has been verified carries its digest. It is verified once for each publication.
 """
 
 import shutil

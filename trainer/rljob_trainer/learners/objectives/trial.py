@@ -1,4 +1,4 @@
-"""Tries an objective on a few tokens of its own, so that a mistake shows before anything is started: a failing one as a
+"""Tries an objective on a few made-up tokens, so that a mistake shows before anything is started: a failing one as a
 lost process, and one without its minus sign only once rewards have fallen.
 """
 

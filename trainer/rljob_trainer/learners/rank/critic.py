@@ -1,4 +1,4 @@
-"""The critic's part of one rank: a value model beside the policy, laid out like it, with an optimizer of its own.
+"""The critic's part of one rank: a value model beside the policy, laid out like it, with its own optimizer.
 
 Methods are collective, as those of `rank.py`, which owns it.
 """
@@ -28,7 +28,7 @@ class Critic:
 
     def __init__(self, config: LearnerConfig, settings: CriticSettings, rope: Rope, device: torch.device) -> None:
         """Load the checkpoint that the policy begins with; the value head is zero."""
-        loader = bridge(config)  # with a configuration of its own: Megatron keeps a model's functions there
+        loader = bridge(config)  # with a separate configuration: Megatron keeps a model's functions there
         chunks = build_chunks(loader, ValueModel, config.device)
         loader.load_weights(list(chunks), str(config.checkpoint_dir))
         for chunk in chunks:

@@ -65,7 +65,7 @@ def join(
         expert_tensor_parallel_size=config.layout.expert_tensor,
         distributed_timeout_minutes=config.timeout_s / 60,
     )
-    # Megatron computes shares of tokens with random states of their own; without dropout nothing is random.
+    # Megatron computes shares of tokens with separate random states; without dropout nothing is random.
     initialize_rng_tracker(inference_rng_tracker=True)
     return links
 

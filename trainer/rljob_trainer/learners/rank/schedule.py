@@ -12,7 +12,7 @@ from rljob_trainer.learners.rank.attention.attention import PackedTokens
 
 
 class Tokens(Protocol):
-    """A micro-batch on the device, with whatever the outcome needs besides."""
+    """A micro-batch on the device, with the other values that the outcome needs."""
 
     @property
     def tokens_N(self) -> torch.Tensor: ...

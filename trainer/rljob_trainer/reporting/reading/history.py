@@ -123,7 +123,7 @@ def read_history(run_directory: Path) -> History:
 
 
 def history_of(records: Sequence[Record], name: str) -> History:
-    """Return the history that records tell, those of the file `name`. Raises NotARunError if no driver has started."""
+    """Return the history in the records of the file `name`. Raises NotARunError if no driver has started."""
     runs = tuple(record for record in records if isinstance(record, RunRecord))
     if not runs:
         raise NotARunError(f"{name} has no record of a start")

@@ -1,4 +1,4 @@
-"""SGLang's digest of tensors on a GPU. A module of its own because importing SGLang takes seconds and needs a GPU."""
+"""SGLang's digest of tensors on a GPU. A separate module because importing SGLang takes seconds and needs a GPU."""
 
 from collections.abc import Sequence
 

@@ -170,7 +170,7 @@ class WeightSender:
 
 
 class Digesting:
-    """Digests engine tensors in threads, each as soon as its last piece is there; lets go of what nobody needs."""
+    """Digests engine tensors in threads, each as soon as its last piece is there; frees what is not needed."""
 
     def __init__(self, ranks: list[tuple[EngineTensor, ...]], digest: Digest, threads: ThreadPoolExecutor) -> None:
         self._digest = digest

@@ -109,7 +109,7 @@ def _cuda_handles(pieces: Sequence[torch.Tensor]) -> Callable[[int], Any]:
     from sglang.srt.utils.patch_torch import monkey_patch_torch_reductions
     from torch.multiprocessing import reductions
 
-    monkey_patch_torch_reductions()  # a GPU is then named by its UUID, for each process has numbers of its own
+    monkey_patch_torch_reductions()  # a GPU is then named by its UUID, for each process numbers GPUs differently
     reduced = [reductions.reduce_tensor(piece) for piece in pieces]
     return lambda number: _Mapped(reduced[number])
 

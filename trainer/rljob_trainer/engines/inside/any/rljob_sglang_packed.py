@@ -156,14 +156,14 @@ def as_it_is(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def workspace(device: torch.device, blocks: int = 1) -> torch.Tensor:
-    """Return the locks of a kernel, so many for each multiprocessor. Source: marlin_make_workspace."""
+    """Return the locks of a kernel, a fixed number for each multiprocessor. Source: marlin_make_workspace."""
     on_gpu = device.type == "cuda"
     processors = torch.cuda.get_device_properties(device).multi_processor_count if on_gpu else 0
     return torch.zeros(processors * blocks, dtype=torch.int32, device=device)
 
 
 def no_indices(device: torch.device, *shape: int) -> torch.nn.Parameter:
-    """Return a parameter without numbers, which kernels ask for. Nobody publishes it: checksums are without it."""
+    """Return a parameter without numbers, which kernels need. It is never published, and not in checksums."""
     found = torch.nn.Parameter(torch.empty(shape, dtype=torch.int32, device=device), requires_grad=False)
     found._skip_weight_check = True
     return found
@@ -214,7 +214,7 @@ class Read(NamedTuple):
 
     comparable_cls: Callable[[torch.Tensor, torch.Tensor], "Published"]
     scale_name: str
-    """of another parameter, which is left out of the answer: that of the shape, which nobody reads"""
+    """of another parameter, which is left out of the answer: that of the shape, which is never read"""
 
 
 class Published:

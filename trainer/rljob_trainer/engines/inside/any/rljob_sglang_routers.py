@@ -5,7 +5,7 @@ the engine's processes and of nothing else. In SGLang 0.5.17 `Glm4MoeGate` keeps
 first request on. In bf16 that copy is not the weight itself, an update does not reach it, and /weights_checker leaves
 it out: engines would choose experts by the weights that they began with. Goes when an update drops the copy.
 
-The norms of DeepSeek's latents have an epsilon of their own in its model and in transformers; SGLang gives them
+The norms of DeepSeek's latents have another epsilon in its model and in transformers; SGLang gives them
 `rms_norm_eps`, which is another in Moonlight. Goes when SGLang has it, too.
 """
 

@@ -173,7 +173,7 @@ def _state(chunks: Sequence[Any], optimizer: Optimizer, is_loading: bool) -> dic
 
 
 def _critic_state(critic: Critic | None, is_loading: bool) -> dict[str, Any]:
-    """Return the critic's state, whose tensors have names of their own; nothing without one."""
+    """Return the critic's state, whose tensors have separate names; nothing without one."""
     if critic is None:
         return {}
     state = {"critic": _trained(critic.chunks, critic.optimizer, is_loading)}

@@ -74,7 +74,7 @@ _ALLOWED: Mapping[tuple[str, str], Any] = {
     ("torch.serialization", "_get_layout"): _get_layout,  # looks up a name in a table
     **{("torch", name): each for name, each in vars(torch).items() if isinstance(each, torch.dtype)},
 }
-"""by module and name: all that metadata may name. Whatever a pickle does with these, none runs code or opens a file"""
+"""by module and name: all that metadata may name. In a pickle, none of these runs code or opens a file"""
 
 
 def install(patience: Patience) -> None:
@@ -105,7 +105,7 @@ class _CommonState(TorchCommonLoadStrategy):
 def read_common(directory: Path, patience: Patience) -> dict[str, Any]:
     """Return the state that all ranks have. Raises CheckpointFormatError if it holds more than values."""
     path = directory / COMMON_STATE_FNAME
-    # From memory: torch's own reader tells an error of the volume as one of the content.
+    # From memory: torch's own reader reports an error of the volume as one of the content.
     content = io.BytesIO(patience(path, path.read_bytes))
     try:
         state: dict[str, Any] = torch.load(content, map_location="cpu", weights_only=True)
@@ -170,7 +170,7 @@ class Reader(FileSystemReader):
 
 
 def _build(unpickler: Any) -> None:
-    """Set the attributes of an object; only of one that this pickle has made, for classes are everybody's."""
+    """Set the attributes of an object; only of one that this pickle has made: all code shares classes."""
     changed = unpickler.stack[-2] if len(unpickler.stack) > 1 else None
     if not isinstance(changed, _MADE):
         raise pickle.UnpicklingError(f"changes {changed!r:.200}, which no checkpoint needs")
@@ -194,7 +194,7 @@ class _Unpickler(pickle._Unpickler):
 
 class _Planner(torch_strategy.MCoreLoadPlanner):
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        """Keep an object of a rank: random state. torch's own planner would unpickle whatever is there."""
+        """Keep an object of a rank: random state. torch's own planner would unpickle any object."""
         name = read_item.dest_index.fqn
         try:
             read = torch.load(value, weights_only=True)

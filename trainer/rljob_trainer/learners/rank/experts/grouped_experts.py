@@ -2,7 +2,7 @@
 
 Megatron's `SequentialMLP` runs one expert after the other, and with small experts a GPU mostly waits for the next
 kernel; its `GroupedMLP` needs the package grouped_gemm. PyTorch has such a product, `grouped_mm`. The experts stay
-modules of their own, with the same names in checkpoints.
+separate modules, with the same names in checkpoints.
 
 Axes: N tokens in the order of their experts, E experts, I inputs, O outputs.
 """
@@ -16,7 +16,7 @@ from megatron.core.transformer import mlp
 from megatron.core.transformer.moe.experts import SequentialMLP
 
 ROW = 8
-"""a row of a matrix must be a multiple of so many bf16 numbers, 16 bytes"""
+"""the length of a row of a matrix must be a multiple of this: 16 bytes [bf16 numbers]"""
 
 
 def can_group(config: Any) -> bool:

@@ -27,7 +27,7 @@ from rljob_trainer.learners.rank.attention.attention import PackedTokens, recomp
 from rljob_trainer.learners.rank.model.norm import RmsNorm
 
 EPSILON = 1e-6
-"""of the norms of latents, whatever `rms_norm_eps` says: so in DeepSeek's model and in transformers"""
+"""of the norms of latents, instead of `rms_norm_eps`: so in DeepSeek's model and in transformers"""
 
 
 class LatentAttention(MegatronModule):

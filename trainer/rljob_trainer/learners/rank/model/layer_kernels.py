@@ -1,7 +1,7 @@
 """Triton kernels of a layer outside its products and its attention: RMSNorm, the residual's sum, and the gated MLP.
 
 Each reads and writes every element once. PyTorch's backward pass of RMSNorm reads its input twice, adds the residual by
-a kernel of its own, and a gate compiled by torch.compile costs the host more time than the GPU. Sums are in fp32.
+a separate kernel, and a gate compiled by torch.compile costs the host more time than the GPU. Sums are in fp32.
 Without a GPU the kernels run in Triton's interpreter (`TRITON_INTERPRET=1`).
 
 Axes: N tokens, H hidden, F width of the MLP.

@@ -176,7 +176,7 @@ def _layer_spec(
     dense: bool = False,
     latent: Latent | None = None,
 ) -> Any:
-    """Return Megatron's plain layer with our attention and norms; `dense`: without experts, whatever others have."""
+    """Return Megatron's plain layer with our attention and norms; `dense`: without experts."""
     experts = None if dense else config.num_moe_experts
     spec = get_gpt_layer_local_spec(normalization="RMSNorm", qk_layernorm=config.qk_layernorm, num_experts=experts)
     layer, attention = spec.submodules, spec.submodules.self_attention.submodules

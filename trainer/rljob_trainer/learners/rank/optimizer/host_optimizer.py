@@ -13,7 +13,7 @@ from rljob_trainer.learners.rank.optimizer.offloadable_tensors import HostMemory
 from rljob_trainer.learners.rank.optimizer.optimizer_state import MOMENTS
 
 CHUNK = 2**28
-"""masters and moments on the device at once [bytes]; a parameter that has more is a chunk of its own"""
+"""masters and moments on the device at once [bytes]; a parameter that has more is a separate chunk"""
 
 
 def chunks(sizes: Sequence[int], limit: int) -> list[range]:

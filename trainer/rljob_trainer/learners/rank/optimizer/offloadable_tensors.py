@@ -43,7 +43,7 @@ class HostMemory:
 
 
 class GpuMemory(HostMemory):
-    """A GPU's memory. Copies go by a stream of their own, beside what the GPU computes, to and from pinned memory."""
+    """A GPU's memory. Copies go by a separate stream, beside what the GPU computes, to and from pinned memory."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -128,7 +128,7 @@ class OffloadableTensors:
             self.wait()
             self._pieces = self._pieces or self._host_memory()
             self._memory.copy([(host, own) for own, host in self._pairs()])
-        self._memory.finish()  # also with what came in and nobody waited for
+        self._memory.finish()  # also copies in that were not waited for
         for storage in self._storages:
             self._memory.resize(storage, 0)
         self.is_here, self._same, self._arrive = False, True, _nothing

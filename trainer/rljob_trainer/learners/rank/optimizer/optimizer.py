@@ -60,7 +60,7 @@ def _finalize(model: list[Any], num_tokens: object, **groups: Any) -> None:
 
 
 def _nothing(*_: object, **__: object) -> None:
-    """There is nobody to share with."""
+    """There is no other rank to share with."""
 
 
 class Optimizer:

@@ -2,7 +2,7 @@
 
 Does what Megatron's `DistributedOptimizer.get_parameter_state_dp_zero` does. Megatron fills the whole state with zeros
 three times, receives it through gloo, also from GPUs, and copies it twice more. It also leaves out the padding between
-buckets (an embedding that two pipeline stages share has one of its own), and then looks for parameters where they are
+buckets (an embedding that two pipeline stages share has a separate one), and then looks for parameters where they are
 with the padding: 0.16.1 writes wrong states. Here every number has its place in the buffer.
 """
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 WAITING = 2048
 """connections that are not accepted yet, as torch has it"""
 _opened: dict[int, dist.TCPStore] = {}
-"""the store of this process that nobody has used yet, by its port"""
+"""the unused store of this process, by its port"""
 
 
 def open_store(host: str) -> int:

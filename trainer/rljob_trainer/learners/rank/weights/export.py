@@ -54,7 +54,7 @@ def _write_shards(directory: Path, tensors: Iterable[tuple[str, torch.Tensor]]) 
 
 
 def _write_index(directory: Path, shards: dict[str, list[str]]) -> None:
-    """Name a single shard as everyone expects it; list several in an index."""
+    """Name a single shard as loaders expect it; list several in an index."""
     if len(shards) == 1:
         (directory / next(iter(shards))).rename(directory / "model.safetensors")
         return

@@ -1,4 +1,4 @@
-"""GLM-4.5 to 4.7: a shared expert beside the others, routers with a bias of their own, first layers without experts."""
+"""GLM-4.5 to 4.7: a shared expert beside the others, routers with their own bias, first layers without experts."""
 
 from typing import Any
 
