@@ -101,7 +101,7 @@ def test_every_field_shows_its_text_its_flags_and_its_default(path):
 
     assert text != ""
     assert [flag for flag in facts(entry.field).flags if f"--{flag}" not in text] == []
-    assert entry.section or value in (None, "{}", "[]") or text.endswith(f". Default: {value}")
+    assert entry.section or value in (None, "", "{}", "[]") or text.endswith(f". Default: {value}")
 
 
 @each_of(list(nodes(schema_at(("status",))))[1:], lambda node: node.get("description", "")[:30])
