@@ -48,10 +48,10 @@ def failures(text: str) -> list[str]:
     return [each.failure.code for each in found if each.failure.level is not Level.HINT]
 
 
-def shown(text: str) -> str | None:
-    """Return the first diagnosis that a person reads with its remedy; None: nothing is recognised."""
+def recognised(text: str) -> list[str]:
+    """Return what a person reads with its remedy."""
     found = diagnose([scan("log", text.encode())]).findings
-    return found[0].failure.code if found and not found[0].is_likely and found[0].failure.code != UNKNOWN else None
+    return [each.failure.code for each in found if not each.is_likely and each.failure.code != UNKNOWN]
 
 
 def score(right: tuple[str, ...], text: str) -> str:
@@ -67,8 +67,9 @@ def score(right: tuple[str, ...], text: str) -> str:
 
 
 @cache
-def shown_plainly() -> dict[str, str | None]:
-    return {text: shown(text) for text in FAILING}
+def seen(sees: Callable[[str], list[str]]) -> list[tuple[str, list[str]]]:
+    """Return the logs that fail, each with the first diagnosis of the log as it was written."""
+    return [(text, sees(text)[:1]) for text in FAILING]
 
 
 def each_line(change: Callable[[str], str]) -> Callable[[str], str]:
@@ -95,6 +96,10 @@ FORMS: dict[str, Callable[[str], str]] = {
 }
 
 
+BROKEN_UP = {"JSON", "Docker, coloured", "interleaved", "progress bar"}
+"""forms in which signatures are found as ever, and exceptions and last lines that no signature knows often are not"""
+
+
 def test_the_score_is_not_below_today_s():
     scores = [(score(right, text), right, codes(text)[:1], source) for right, source, text in LOGS]
     count = Counter(each for each, *_ in scores)
@@ -112,11 +117,8 @@ def test_quotes_that_a_collector_has_escaped_twice_are_read():
 
 @each_of(FORMS)
 def test_the_form_of_a_log_changes_no_diagnosis(form: str):
-    changed = [
-        (shown_plainly()[text], found)
-        for text in FAILING
-        if shown_plainly()[text] != (found := shown(FORMS[form](text)))
-    ]
+    sees = recognised if form in BROKEN_UP else codes
+    changed = [(plain, found) for text, plain in seen(sees) if plain != (found := sees(FORMS[form](text))[:1])]
     assert len(changed) <= len(FAILING) * 0.03, changed
 
 
