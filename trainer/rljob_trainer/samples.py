@@ -6,10 +6,11 @@ Axes: G samples of one prompt, T tokens, L layers, K experts of a token in a lay
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import compress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:  # `rljob status` reads samples of reports where numpy is not installed
+    import numpy as np
+    import numpy.typing as npt
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class Sample:
     """not trained on, although its reward counts in its group"""
     carried: tuple[tuple[int, int], ...] = ()
     """(version, tokens) of its parts, where it was carried over publications; empty: `version` made all of it"""
-    experts: npt.NDArray[np.int16] | None = field(default=None, compare=False)
+    experts: "npt.NDArray[np.int16] | None" = field(default=None, compare=False)
     """experts of each layer for the first tokens of prompt and response: [T x L x K], from the last request; None: not
     requested"""
 
