@@ -49,7 +49,7 @@ _IN_URL = re.compile(
 _WORDS = re.compile("[_-]")
 """in names of variables and arguments, and in no field's"""
 MOST_LOOKED_AT = 10_000
-"""of a text [characters]: what is longer is no token"""
+"""of a text [characters]: a longer text is not a token"""
 MOST_OF_ALL = 200_000
 """of all variables of a manifest together, shared out evenly [characters]; a manifest can have a megabyte of them"""
 

@@ -71,7 +71,7 @@ def _part_by_part(content: bytes) -> Status:
 
 
 def _within_limits(status: Status) -> Status:
-    """Return the status with no list longer than what a driver of ours reports, and no engine twice."""
+    """Return the status with no list longer than what rljob's driver reports, and no engine twice."""
     if missing := NEEDED - status.model_fields_set:
         raise ReportError(f"it lacks {' and '.join(sorted(missing))}")
     progress = status.progress

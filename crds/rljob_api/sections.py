@@ -1160,7 +1160,7 @@ class Spec(Section):
     training: Annotated[Training, Facts(LEARNER)]
     """how the learner trains on them: steps, parallelism, optimizer"""
     placement: Annotated[Placement, Facts(slime="colocate")] = Placement.COLOCATED
-    """`Colocated`: learner and engines share the GPUs in turns; `Disaggregated`: each has its own"""
+    """`Colocated`: learner and engines use the same GPUs alternately; `Disaggregated`: each has its own"""
     weight_sync: Annotated[WeightSync, Facts(LEARNER | ENGINES)] = Field(default_factory=WeightSync)
     """how new weights reach the engines"""
     evaluation: Annotated[Evaluation, Facts(ENGINES)] = Field(default_factory=Evaluation)
@@ -1214,7 +1214,7 @@ class Spec(Section):
 
     @property
     def learner_leaves(self) -> bool:
-        """Whether the learner's state leaves GPUs while engines roll out, so that both have the whole GPU in turns.
+        """Whether the learner's state leaves GPUs while engines roll out, so that each has the whole GPU while it runs.
 
         A manifest that limits the engines has divided the GPU: both stay, and no time goes into moving.
         """

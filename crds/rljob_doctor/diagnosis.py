@@ -28,7 +28,7 @@ class DiagnosedFailure:
     """the first lines of the episode that ended the run"""
     count: int
     is_earlier: bool
-    """the run went on for long after it"""
+    """the run continued for long after it"""
     is_likely: bool = False
     """no signature knows the line: words, frames or likeness say what it is about, and no more"""
 

@@ -38,7 +38,7 @@ class Signature(_Declared):
     unless_near: str | None = Field(default=None, alias="unlessNear")
     """regular expression that must not match in the lines around it"""
     unless_handled: bool = Field(default=False, alias="unlessHandled")
-    """it proves nothing where the line before its traceback, or one soon after it, says that the program goes on"""
+    """it proves nothing where the line before its traceback, or one soon after it, says that the program continues"""
 
 
 class Manifests(_Declared):
@@ -64,7 +64,7 @@ class Failure(_Declared):
     lasting: bool = False
     """it stays in force however long the log goes on after it: a checkpoint that was not loaded"""
     passing: bool = False
-    """it may end by itself: a wait, or a request that is sent again; it proves nothing where the program goes on"""
+    """it may end by itself: a wait, or a request that is sent again; it proves nothing where the program continues"""
     over: tuple[str, ...] = ()
     """codes of more general failures that are not reported beside this one"""
     general: bool = False

@@ -16,7 +16,7 @@ from rljob_doctor.topics import code_of_exception, code_of_line, frames
 END: Final = 1 << 16
 """bytes at the end of a log that say whether the run succeeded"""
 SHORT: Final = 12
-"""characters of a message that goes on in the next lines"""
+"""characters of a message that continues in the next lines"""
 WHOLE = re.compile(r"(['\"]).*\1\s*$")
 """a message that is one quoted word, such as the key of a `KeyError`: the next lines do not belong to it"""
 SUCCESS = re.compile(
@@ -64,7 +64,7 @@ BEFORE_MESSAGE = re.compile(rf"^{PREFIX}")
 FRAME = re.compile(rf'^{PREFIX}File "[^"]+", line \d+, in \S+')
 """a frame of a traceback"""
 FINALIZER = re.compile(r", in __del__\s*$")
-"""a frame below which Python ignores an exception, and the program goes on"""
+"""a frame below which Python ignores an exception, and the program continues"""
 RAISED = re.compile(rf"({CLASS})(?:\((\w+)\))?:? *(.*)")
 """an exception anywhere in a line: its class, the class that Ray passes on, and the message"""
 ASSERTED = re.compile(r"\bassert \S.*")

@@ -39,7 +39,7 @@ HANDLED = re.compile(
     r"|\btool[ _](?:response|result|output|call)\b|<\|"
     r"|\bagent function failed\b|\bmark(?:s|ed|ing)? (?:the )?(?:sample|group|trajectory)s? as (?:aborted|failed)\b"
 )
-"""a line before a traceback, or soon after it, that says that the program goes on"""
+"""a line before a traceback, or soon after it, that says that the program continues"""
 GAVE_UP = re.compile(
     r"(?i)\bmax(?:imum)?\b[\w ]* (?:retries|attempts)\b|\b(?:retries|attempts) (?:exceeded|exhausted|failed)\b"
     r"|\bafter \d+ (?:\w+ )?(?:retries|attempts|tries)\b|\bg(?:ave|iving) up\b"

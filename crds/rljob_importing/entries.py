@@ -20,7 +20,7 @@ class Training(StrEnum):
     """What a program of verl does with its keys."""
 
     IN_TURNS = "InTurns"
-    """`main_ppo`: rollouts and training in turns"""
+    """`main_ppo`: rollouts and training alternate"""
     ONE_STEP_AHEAD = "OneStepAhead"
     """rollouts of the next step while the learner trains, on separate GPUs"""
     FULLY_ASYNC = "FullyAsync"

@@ -80,7 +80,7 @@ Table = Mapping[str, Entry]
 def whole(text: str) -> int:
     """Return a whole number. Raises ValueError."""
     if not _is_number(text) or not float(text).is_integer():
-        raise ValueError(f"{shortened(text)!r} is no whole number")
+        raise ValueError(f"{shortened(text)!r} is not a whole number")
     return int(text) if re.fullmatch(r"[-+]?[\d_]+", text) else int(float(text))
 
 
@@ -138,7 +138,7 @@ def switched(given: Given) -> bool:
 
 
 def chosen(options: Mapping[str, str]) -> Conversion:
-    """Return the conversion of a choice; several names of theirs may be one of ours, and the first is written."""
+    """Return the conversion of a choice; several foreign names may mean one of rljob's, and the first is written."""
     ours = {option: name for name, option in reversed(list(options.items()))}
 
     def read(given: Given) -> str:

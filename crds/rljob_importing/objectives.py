@@ -9,7 +9,7 @@ CLIPS_NOTHING = 1.0
 
 
 def foreign(system: str, name: str) -> str:
-    """Return the name of an algorithm of theirs so that it is none of ours, and is refused in the manifest."""
+    """Return a name for a foreign algorithm that rljob does not know, so that the manifest is refused."""
     return f"{system} {name}" if name in algorithms.KNOWN or ":" in name else name
 
 

@@ -54,7 +54,7 @@ def from_configuration(text: str, files: Files) -> Draft:
         return verl.draft(settings.followed(found), training)
     if sections.intersection(("policy", *nemo_rl.SECTIONS, *nemo_rl.LACKING)):
         return from_nemo_rl(settings.followed(found))
-    raise NoTrainingError("is no configuration of verl (actor_rollout_ref) or NeMo-RL (grpo, policy)")
+    raise NoTrainingError("is not a configuration of verl (actor_rollout_ref) or NeMo-RL (grpo, policy)")
 
 
 def from_nemo_rl(given: Sequence[Given], program: str = "") -> Draft:

@@ -113,7 +113,7 @@ class Shell:
 def read(text: str, files: Files, given: Mapping[str, str]) -> Script:
     """Return the commands of a script; `given` are values of variables, for example of the environment.
 
-    Raises ShellError if the text is no bash, and TooMuchError if it grows beyond the limits.
+    Raises ShellError if the text is not bash, and TooMuchError if it grows beyond the limits.
     """
     variables: dict[str, tuple[Word, ...]] = {name: (Word(value, 0),) for name, value in given.items()}
     shell = Shell(files, variables, frozenset(given))

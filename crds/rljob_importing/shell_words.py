@@ -74,7 +74,7 @@ Token = RawWord | Operator | Array
 
 
 class ShellError(ValueError):
-    """A text that is no bash: a quote or bracket that is never closed."""
+    """A text that is not bash: a quote or bracket that is never closed."""
 
 
 class TooMuchError(ShellError):

@@ -60,7 +60,7 @@ BATCH: dict[str, Entry] = {
     "use-dynamic-global-batch-size": Lost("the batch of an optimizer step has a fixed size"),
     "balance-by-flops": Lost("micro-batches are packed by tokens"),
     "seed": Needless("weights come from the checkpoint, and spec.seed (slime: --rollout-seed) shuffles"),
-    "start-rollout-id": Needless("a run goes on after its newest checkpoint"),
+    "start-rollout-id": Needless("a run resumes from its newest checkpoint"),
 }
 SAMPLING: dict[str, Entry] = {
     "rollout-max-prompt-len": Lost("only prompt and response together have a limit: spec.rollout.contextLength"),

@@ -133,7 +133,7 @@ def _processes(made: Draft, arguments: Arguments, before: Sequence[Word]) -> Non
             if text.isdecimal():
                 made.put(path, int(text), shown_word)
             else:
-                made.note(NoteKind.UNKNOWN, None, f"{shown_word}: is no known number; set spec.{path}")
+                made.note(NoteKind.UNKNOWN, None, f"{shown_word}: cannot be evaluated; set spec.{path}")
 
 
 def _trainer(made: Draft, arguments: Arguments) -> None:

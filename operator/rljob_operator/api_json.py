@@ -21,7 +21,7 @@ _AROUND = 3
 
 
 def decoded(content: bytes) -> Any:
-    """Return the value of a JSON text; what is nested deeper than any object of ours is null.
+    """Return the value of a JSON text; what is nested deeper than any object of rljob is null.
 
     Raises ValueError if it is not JSON.
     """

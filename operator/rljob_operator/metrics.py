@@ -204,7 +204,7 @@ def _unreadable(registry: CollectorRegistry) -> Counter:
 def _of_reservations(registry: CollectorRegistry) -> tuple[Histogram, Counter]:
     text = "Duration of a pass over all jobs of the queue"
     passes = Histogram("rljob_operator_queue_pass_seconds", text, buckets=BUCKETS_S, registry=registry)
-    text = "Jobs that were sent away for one of a higher priority"
+    text = "Jobs that were preempted for one of a higher priority"
     return passes, Counter("rljob_operator_preemptions", text, registry=registry)
 
 

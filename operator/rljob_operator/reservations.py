@@ -65,7 +65,7 @@ class Reservations:
         self._looked_at = 0.0
 
     def decision(self, job: Job, raw: Manifest, world: World, admitted: AdmittedJob | Claim) -> QueueDecision | None:
-        """Take in a job, and return the decision about it; None: it is in no queue of ours."""
+        """Take in a job, and return the decision about it; None: it is not in rljob's queue."""
         clusters = world.observed.rayclusters()
         has_pods = self._cache.has_pods(job.key) or bool(clusters)
         granted = self._ledger.granted(job.key)

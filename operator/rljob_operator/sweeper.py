@@ -26,7 +26,7 @@ from rljob_operator.world.world import Defaults, Storage
 log = logging.getLogger(__name__)
 
 AT_ONCE = 50
-"""jobs that are read before other work gets its turn"""
+"""jobs that are read before other tasks may run"""
 NO_RESPONSE = 0
 """status of an error without an answer of the API server: the next object would get none either"""
 

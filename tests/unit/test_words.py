@@ -20,6 +20,15 @@ PLAINER = {
     r"of (its|his|her|their|our|your) own(?=[^\w ]|$| (and|are|at|for|has|have|in|is|or|than|to|which|with)\b)": (
         "a separate …, its own …, another …"
     ),
+    r"(?<!there )(?<!way )(?<!`)is no (?!fewer|larger|less|longer|more|need|shorter|stricter|such)\w+": "is not a",
+    "(do|does) not go with": "cannot be combined with",
+    "(send|sends|sending|sent) away": "preempt",
+    "what an? (manifest|job) comes to": "what it needs",
+    "worth a word": "reported",
+    "(be|is) had": "be loaded, be read",
+    "as good as": "equal to",
+    "(nothing|none|queue|model) of ours": "of rljob",
+    "strangers?": "foreign",
 }
 """what to write instead of a pattern"""
 PLAINER_ON_PAGES = PLAINER | {"tells?|told": "report, log, return, print"}

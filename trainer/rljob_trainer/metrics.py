@@ -235,7 +235,7 @@ class OptimizerStep(LearnerMetrics):
 
 @dataclass(frozen=True, kw_only=True)
 class StepMetrics(LearnerMetrics, SampleMetrics, GpuMetrics, LostMetrics):
-    """What one turn of the loop measured. None: this job does not compute it, or it was not finite."""
+    """What one step of the loop measured. None: this job does not compute it, or it was not finite."""
 
     staleness: float | None = metric(
         "Mean age of the weights that generated a response token",

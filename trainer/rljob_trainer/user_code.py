@@ -5,7 +5,7 @@ from typing import Any
 
 
 class NotThereError(LookupError):
-    """What is named cannot be had; the text says why, with what there is instead."""
+    """The named object cannot be loaded; the message lists what the module has."""
 
 
 def load(path: str) -> Any:

@@ -35,7 +35,7 @@ change. A job takes twice its text [characters]"""
 MOST_NAMED = 8
 """parts of the path to a value that is nested too deep"""
 HALF_OF_A_PAIR = "\\ud"
-"""begins what JSON writes for a character outside of 16 bits, and for half of one, which is no Unicode"""
+"""begins what JSON writes for a character outside of 16 bits, and for half of one, which is not Unicode"""
 KINDS = {
     "int_type": "integer",
     "int_from_float": "integer",
@@ -265,7 +265,7 @@ def usual(loc: tuple[int | str, ...]) -> str | None:
 
 def null_rule(loc: tuple[int | str, ...]) -> str:
     default = usual(loc)
-    return f"is no value; leave the field out for its default {default}" if default else "is no value"
+    return f"is not a value; leave the field out for its default {default}" if default else "is not a value"
 
 
 def wanted(error: ErrorDetails) -> str:

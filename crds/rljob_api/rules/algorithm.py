@@ -116,8 +116,7 @@ CRITIC = (
     requires(
         critic,
         ~has(critic) | one_of(algorithm.name, WITH_CRITIC),
-        f"would not be trained: {algorithm.name} asks no value model"
-        f"; nearest valid: spec.algorithm.name {' or '.join(WITH_CRITIC)}",
+        f"is unused: {algorithm.name} has no critic; nearest valid: spec.algorithm.name {' or '.join(WITH_CRITIC)}",
     ),
     requires(
         critic.warmup_steps,

@@ -95,7 +95,7 @@ def task(path: str, name: str, settings: tuple[str, ...]) -> Iterator[Problem]:
             yield Problem(f"{path}.config.{setting}", ABSENT, "belongs to a field of the manifest", f"{path}.{setting}")
         elif setting not in known[name]:
             near = closest(re.sub(r"(?=[A-Z])", "_", setting).lower(), known[name])
-            yield Problem(f"{path}.config.{setting}", ABSENT, f"is no setting of {name}", near)
+            yield Problem(f"{path}.config.{setting}", ABSENT, f"is not a setting of {name}", near)
 
 
 def has_other_questions(measured: Field) -> Term:

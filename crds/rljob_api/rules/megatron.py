@@ -1,8 +1,8 @@
-"""Rules between arguments that pass through to Megatron: each must be one that this run's learner makes use of.
+"""Rules between arguments that pass through to Megatron: each must be one that this run's learner uses.
 
 What stands here is what megatron-core 0.16.1 reads of them (`TransformerConfig.__post_init__`, `TransformerBlock`,
-`TransformerLayer`, the pipeline schedules) under the learner's own layers. What no run makes use of is no free argument
-at all, see `arguments.MEGATRON_OURS`.
+`TransformerLayer`, the pipeline schedules) under the learner's own layers. An argument that no run uses is not free,
+see `arguments.MEGATRON_OURS`.
 """
 
 from collections.abc import Iterator

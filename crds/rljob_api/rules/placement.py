@@ -14,7 +14,7 @@ rollout, sync, gpus = SPEC.rollout, SPEC.weight_sync, SPEC.training.gpus_per_nod
 engine, ahead = rollout.gpus_per_engine, rollout.asynchronous
 is_apart = SPEC.placement != Placement.COLOCATED
 WHOLE_NODE = 8
-"""GPUs of a machine: a learner that uses this number takes the whole machine"""
+"""GPUs of a machine: a learner that uses this number needs whole machines"""
 engine_gpus = named(rollout.engines * engine)
 
 ENGINES = (
@@ -56,7 +56,7 @@ AHEAD = (
     requires(
         ahead,
         ~has(ahead) | ~has(rollout.generate) & ~has(rollout.tools),
-        f"does not go with spec.rollout.{other_way}: weights would change between two answers of a sample"
+        f"cannot be combined with spec.rollout.{other_way}: weights would change between two answers of a sample"
         "; nearest valid: leave it out",
     ),
     requires(

@@ -39,7 +39,8 @@ VALUES: Mapping[tuple[str, str], tuple[str, ...]] = {
 }
 """by type and field: the only values, beside the empty text, which counts as absent"""
 QUANTITY = re.compile(r"([+-]?(?:[0-9]+(?:[.][0-9]*)?|[.][0-9]+))(?:[eE]([+-]?[0-9]{1,2})|([KMGTPE]i|[numkMGTPE]))?")
-"""number, and power of ten or suffix: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/"""
+"""number, and power of ten or suffix:
+https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/"""
 LONGEST_QUANTITY = 100
 """characters: an amount of a machine has fewer digits"""
 VOLUME_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -186,7 +187,7 @@ def _entries(path: str, value: object, kind: str, is_patch: bool) -> Iterator[Pr
         return
     for index, each in enumerate(value):
         if each is None:
-            yield Problem(f"{path}[{index}]", each, "is no value")
+            yield Problem(f"{path}[{index}]", each, "is not a value")
         yield from wrong_types(f"{path}[{index}]", each, kind, is_patch)
 
 
@@ -227,7 +228,7 @@ def _amount(path: str, amount: object) -> Iterator[Problem]:
     elif isinstance(amount, bool) or not QUANTITY.fullmatch(str(amount)):
         unit = re.fullmatch(r"([0-9.]+) *([KMGTPEkmgtpe]?)i?[Bb]?", str(amount))
         near = f"{unit[1]}{unit[2].upper()}{'i' * bool(unit[2])}" if unit else None
-        yield Problem(path, amount, "is no quantity of Kubernetes", near)
+        yield Problem(path, amount, "is not a Kubernetes quantity", near)
 
 
 def _is_scalar(value: object, kind: str) -> bool:

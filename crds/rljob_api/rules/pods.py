@@ -33,7 +33,7 @@ USED = (
     requires(
         pods.gpu_resource,
         ~has(pods) | ~has(pods.gpu_resource) | matches(pods.gpu_resource, RESOURCE),
-        "is no resource of a device plugin; nearest valid: nvidia.com/gpu",
+        "is not a resource of a device plugin; nearest valid: nvidia.com/gpu",
     ),
     requires(
         pods.same_domain,
@@ -146,7 +146,7 @@ def label_of(path: str, name: str, value: str) -> Iterator[Problem]:
     if not LABEL.fullmatch(name):
         yield Problem(f"{path}[{name}]", ABSENT, "is not a name of a label")
     if not LABEL_VALUE.fullmatch(value):
-        yield Problem(f"{path}[{name}]", value, "is no value of a label: at most 63 of A-Z, a-z, 0-9, -, _ and .")
+        yield Problem(f"{path}[{name}]", value, "is not a valid label value: at most 63 of A-Z, a-z, 0-9, -, _ and .")
 
 
 @only_in_python(FREE_MAPPING)
@@ -162,7 +162,7 @@ def role_capabilities(_: Spec, path: str, __: str, role: PodRole) -> Iterator[Pr
         plain = name.upper().removeprefix("CAP_")
         if plain != name or not CAPABILITY.fullmatch(name):
             near = plain if CAPABILITY.fullmatch(plain) else None
-            yield Problem(f"{path}.capabilities[{index}]", name, "is no capability of Linux without CAP_", near)
+            yield Problem(f"{path}.capabilities[{index}]", name, "is not a Linux capability without CAP_", near)
 
 
 @only_in_python(FREE_MAPPING)

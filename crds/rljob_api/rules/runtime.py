@@ -145,7 +145,7 @@ def volume_mounts(spec: Spec) -> Iterator[Problem]:
         if isinstance(name, str) and name not in known:
             near = closest(name, [str(each) for each in known])
             yield Problem(
-                f"spec.runtime.volumeMounts[{index}].name", name, "is no volume of spec.runtime.volumes", near
+                f"spec.runtime.volumeMounts[{index}].name", name, "is not a volume of spec.runtime.volumes", near
             )
 
 

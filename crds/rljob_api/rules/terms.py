@@ -187,7 +187,7 @@ def claims(*terms: Term) -> tuple[Term, ...]:
     """Return terms that are true or false. Raises TypeError for others: a comparison lacks its parentheses."""
     for term in terms:
         if term.cel_type != "bool":
-            raise TypeError(f"is no claim, but of type {term.cel_type}: {term.cel}")
+            raise TypeError(f"is not a claim, but of type {term.cel_type}: {term.cel}")
     return terms
 
 

@@ -24,7 +24,7 @@ SIZES: Mapping[str, tuple[int, int]] = {
 }
 """of a model, by their names in `config.json`: what they may be at all"""
 REQUIRED = frozenset({"num_hidden_layers", "hidden_size", "vocab_size", "max_position_embeddings"})
-"""of which null is no value"""
+"""that must not be null"""
 
 
 def wrong_sizes(config: Mapping[str, Any]) -> Iterator[str]:
@@ -34,7 +34,7 @@ def wrong_sizes(config: Mapping[str, Any]) -> Iterator[str]:
         is_absent = name not in config or (value is None and name not in REQUIRED)
         if not is_absent and not (type(value) is int and least <= value <= most):
             shown = printable(repr(value)[:40])
-            yield f"{name} {shown}, which is no whole number from {least} to {most}"
+            yield f"{name} {shown}, which is not a whole number from {least} to {most}"
     layers, experts = config.get("num_hidden_layers"), max(map(_whole, (config.get(name) for name in EXPERTS)))
     if experts * _whole(layers) > MOST_EXPERTS:
         yield f"that {layers} layers have {experts} experts each; at most {MOST_EXPERTS} in all are laid out"

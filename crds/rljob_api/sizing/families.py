@@ -196,7 +196,7 @@ def rope_type(config: Mapping[str, Any]) -> str:
 
 
 def faults(config: Mapping[str, Any], family: Family) -> Iterator[str]:
-    """Yield what a `config.json` says that no learner or engine of ours can compute; each names its setting."""
+    """Yield what a `config.json` says that neither learner nor engine can compute; each names its setting."""
     for name, usual in needs(family).items():
         if config.get(name, usual) != usual:
             yield f"{name} {config[name]!r} is not supported, only {usual!r}"

@@ -82,7 +82,7 @@ class Estimate:
 
     @property
     def gpu_bytes(self) -> int:
-        """What the fullest GPU needs, with learner and engine on it at once when they share it, or in turns."""
+        """What the fullest GPU needs, with learner and engine on it at once when they share it, or alternately."""
         if self.leaves:
             return max(turn.bytes for turn in self.turns)
         both = self.learner_bytes + self.engine_bytes
@@ -184,14 +184,14 @@ def shared_formula(model: Shape, where: Topology, size: int, letter: str = "P") 
 
 
 def critic(model: Shape, spec: Spec, where: Topology) -> list[Item]:
-    """Return what the critic keeps beside the policy. They compute in turns, so activations are counted once."""
+    """Return what the critic keeps beside the policy. Only one of them computes at a time: activations are counted once."""
     parameters, size = fullest(model, where, valued=True), BYTES[spec.training.precision]
     state = state_bytes(spec)
     items = [
         Item("critic weights", parameters * size, f"C x {size}"),
         Item("critic gradients", parameters * 4, "C x 4, accumulated in fp32"),
     ]
-    if spec.training.optimizer.offload:  # they compute in turns: the part of the policy's is the critic's, too
+    if spec.training.optimizer.offload:  # one computes at a time: the part of the policy's is the critic's, too
         return items
     formula = shared_formula(model, where, state, "C")
     return [*items, Item("critic optimizer", shared(model, where, parameters, state), formula)]

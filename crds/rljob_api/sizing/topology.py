@@ -3,8 +3,8 @@
 Admission, the trainer's placement groups, the operator's cluster and `rljob plan` all ask here. On a machine without
 GPUs a slot is one process instead of one GPU; nothing else changes.
 
-    Colocated        learner and engines on the same slots, in turns:   max(learner, engines) slots
-    Disaggregated    each on other slots:                               learner + engines slots
+    Colocated        learner and engines on the same slots, alternately:  max(learner, engines) slots
+    Disaggregated    each on other slots:                                learner + engines slots
 
 A topology is a few numbers, however large the run: admission and the operator count nodes by their shapes. It names
 single nodes, ranks and engines for those who ask, on the run's own machines.

@@ -23,7 +23,7 @@ def metrics(names: Sequence[str]) -> tuple[Metric, ...]:
         if name not in list(Metric):
             known = ", ".join(Metric)
             close = nearest(name, Metric) or Metric.REWARD
-            raise typer.BadParameter(f'"{name}" is no metric ({known}); nearest: {close}')
+            raise typer.BadParameter(f'"{name}" is not a metric ({known}); nearest: {close}')
     return tuple(Metric(name) for name in names)
 
 

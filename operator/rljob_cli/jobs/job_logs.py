@@ -24,7 +24,7 @@ while :; do
   [ "$follow" ] || exit {Exit.NOT_FOUND.value}
   sleep 1
 done"""
-"""for a POSIX shell: the first of the files that there is, from its last lines on"""
+"""for a POSIX shell: the first existing one of the files, from its last lines on"""
 
 
 EVENTS: Final = "events.jsonl"
@@ -154,7 +154,7 @@ def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def read_command(files: Sequence[str], tail: int | None, follow: bool) -> list[str]:
-    """Return the command that writes the first of the files that there is; it ends with 66 if there is none.
+    """Return the command that writes the first existing one of the files; it ends with 66 without any.
 
     `tail`: only this number of last lines; `follow`: wait for the file, and continue with what is written to it.
     """

@@ -57,7 +57,7 @@ def title(each: Explanation) -> str:
 
 
 def as_json(found: Sequence[Explanation]) -> str:
-    """Return the explanations as a JSON list; `code` is null for what is no exit code."""
+    """Return the explanations as a JSON list; `code` is null for a name without an exit code."""
     return json.dumps([asdict(each) for each in found], indent=2, ensure_ascii=False)
 
 

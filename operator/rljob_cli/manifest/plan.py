@@ -1,4 +1,4 @@
-"""`rljob plan`: what a manifest comes to, before anything starts: processes, batches, tokens, memory, stop tokens.
+"""`rljob plan`: the processes, batches, tokens, memory and stop tokens that a manifest needs.
 
 The plan is a value made of the manifest and the model's files; `plan_view.py` shows it. Needs nothing of the trainer.
 """
@@ -45,7 +45,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a manifest comes to."""
+    """What a manifest needs."""
 
     name: str
     device: Device
@@ -76,7 +76,7 @@ class Plan:
 def plan(
     job: RLJob, files: ModelFiles | None, findings: Findings, teacher: Shape | None = None, card: Card | None = None
 ) -> Plan:
-    """Return what a valid job comes to; `files` and `teacher` are None when the models are not on this machine."""
+    """Return what a valid job needs; `files` and `teacher` are None when the models are not on this machine."""
     spec, where, batches = job.spec, topology(job.spec), batch.batch(job.spec)
     model = model_shape.shape(files.config) if files else None
     stops = stop_tokens(spec, files)

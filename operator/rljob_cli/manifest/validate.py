@@ -99,7 +99,7 @@ def load(path: Path) -> tuple[RLJob, ModelFiles | None]:
 
 
 def read(path: Path) -> str:
-    """Return a manifest's text; `-` is the standard input. Raises ManifestError when there is no text to be had."""
+    """Return a manifest's text; `-` is the standard input. Raises ManifestError when the text cannot be read."""
     try:
         if path == STDIN:
             return of_file(sys.stdin.buffer)

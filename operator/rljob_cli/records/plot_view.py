@@ -62,7 +62,7 @@ class Curve:
         return [(step, value) for step, value in pairs if value is not None]
 
     def measured(self) -> tuple[Metric, ...]:
-        """Return reward and held-out accuracy, or perplexities: what there is besides speed."""
+        """Return reward and held-out accuracy, or perplexities: what was recorded besides speed."""
         return tuple(metric for metric in Metric if metric is not Metric.TOKENS and self.values(metric))
 
 

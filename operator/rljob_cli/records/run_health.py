@@ -49,7 +49,7 @@ class RunHealth:
 
 
 def run_health(history: History, is_active: bool | None) -> RunHealth:
-    """Return how a run goes; `is_active`: its driver runs; None: nobody knows."""
+    """Return the health of a run; `is_active`: its driver runs; None: unknown."""
     steps = history.steps
     standing = found_now(history)
     notes = tuple(f"{each.name}: {each.evidence}. {each.advice}" for each in standing)

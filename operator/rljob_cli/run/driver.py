@@ -168,7 +168,7 @@ class Driver:
         try:
             return read_status(self._request("GET", query, timeout_s))
         except ReportError as error:
-            raise DriverUnreachableError(f"GET {query}: the answer is no status: {error}") from error
+            raise DriverUnreachableError(f"GET {query}: the answer is not a status: {error}") from error
 
     def _request(self, method: str, path: str, timeout_s: float, body: Message | None = None) -> bytes:
         data = body.model_dump_json(by_alias=True).encode() if body else None

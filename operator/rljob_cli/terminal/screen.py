@@ -75,7 +75,7 @@ class Printable(Console):
 
 
 def console(pipe_width: int | None = None) -> Printable:
-    """Return the standard output, with this width where it is no terminal [columns]."""
+    """Return the standard output, with this width where it is not a terminal [columns]."""
     return Printable(width=None if sys.stdout.isatty() else pipe_width)
 
 

@@ -257,7 +257,7 @@ def _with_end_of(last: AttemptRecord, reason: str) -> str:
 
 
 def _ended(record: AttemptRecord, exit_code: int, reason: str, now: float) -> AttemptRecord:
-    """Return the attempt as ended; a verdict of ours explains the end better than what Ray saw of it."""
+    """Return the attempt as ended; the operator's verdict explains the end better than Ray's."""
     if record.verdict is not None:
         return replace(record, ended=int(now), exit_code=int(record.verdict))
     return replace(record, ended=int(now), exit_code=int(exit_code), reason=reason[:LONGEST_REASON])

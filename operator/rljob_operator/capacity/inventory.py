@@ -90,7 +90,7 @@ class Inventory:
 
     @property
     def snapshot(self) -> Snapshot:
-        """What all objects come to now."""
+        """The sums over all objects now."""
         if self._snapshot is None:
             for name in self._changed & self._nodes.keys():
                 self._nodes[name] = replace(self._nodes[name], used=dict(self._used.get(name, {})))

@@ -23,7 +23,7 @@ def thousandths(text: object) -> int:
     """Return a quantity in thousandths, rounded up as the API server does; raise ValueError if it is none."""
     found = QUANTITY.fullmatch(str(text))
     if found is None:
-        raise ValueError(f"{text!r} is no quantity; write for example 500m, 2 or 64Gi")
+        raise ValueError(f"{text!r} is not a quantity; write for example 500m, 2 or 64Gi")
     number, power, suffix = found.groups()
     factor = Decimal(10) ** int(power) if power else SUFFIXES[suffix or ""]
     return int((Decimal(number) * factor * 1000).to_integral_value(ROUND_CEILING))

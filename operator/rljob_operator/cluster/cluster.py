@@ -34,7 +34,7 @@ REQUEST_S = 30.0
 WATCH_S = 290.0
 """after this time the API server ends a watch [s]"""
 SILENCE_S = 150.0
-"""a watch of which nothing is heard for so long is broken: a bookmark comes every minute [s]"""
+"""a watch without an event for this time is broken: a bookmark comes every minute [s]"""
 PAGE = 500
 """objects in one page of a list"""
 FIRST_PAGE = 50
@@ -282,7 +282,7 @@ class Cluster:
     async def record(self, job: Job, event: Event) -> None:
         """Record an event; a repetition is counted in the first one, as long as that is known here.
 
-        Events are for people only: one that the API server refuses is logged, and its job goes on.
+        Events are for people only: one that the API server refuses is logged, and its job continues.
         """
         try:
             await self._record(job, event)

@@ -110,7 +110,7 @@ class Control:
         try:
             return read_status(content)
         except ReportError as error:
-            raise DriverUnreachableError(f"GET {url}: the answer is no status: {said(error)}", 0) from error
+            raise DriverUnreachableError(f"GET {url}: the answer is not a status: {said(error)}", 0) from error
 
     async def drain(self) -> None:
         """Ask the driver to save and end."""

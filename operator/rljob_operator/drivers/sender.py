@@ -109,7 +109,7 @@ class Sender:
     async def _send_all(self) -> bool:
         """Send each order once that is not accepted yet; return whether all were accepted.
 
-        An order is looked up when its turn comes: it may have been withdrawn while another one waited for its answer.
+        An order is looked up just before it is sent: it may have been withdrawn while another one was sent.
         """
         sent: set[Order] = set()
         has_failed = False

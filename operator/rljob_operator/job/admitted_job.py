@@ -47,7 +47,7 @@ class AdmittedJob:
     can_build: bool = True
     """whether all that new pods need is known: otherwise the present ones serve until they end, and none follow"""
     queue_decision: QueueDecision | None = None
-    """what the queue has decided about it; None: it is in no queue of ours"""
+    """what the queue has decided about it; None: it is not in rljob's queue"""
 
     def secret_name(self, key: str | None) -> str:
         """Return the name of the Secret with the tokens of the operator's key with this id."""

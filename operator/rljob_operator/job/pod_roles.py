@@ -70,7 +70,7 @@ def with_role(template: Manifest, spec: Spec, role: Role, cluster: str, group: s
 def _with_walls(pod: Manifest, before: Manifest) -> Manifest:
     """Return a patched pod with the operator's own containers, volumes and mounts as they were before.
 
-    Admission refuses such a patch. A job that has begun goes on with a manifest that is refused now, though.
+    Admission refuses such a patch. A job that has begun continues with a manifest that is refused now, though.
     """
     kept = dict(pod)
     for kind in ("initContainers", "volumes"):
@@ -86,7 +86,7 @@ def _with_walls(pod: Manifest, before: Manifest) -> Manifest:
 
 
 def _entries(part: Manifest, kind: str) -> list[Manifest]:
-    """Return the entries of a list; what else a refused manifest may have there is no part of a pod."""
+    """Return the entries of a list; other values, in a refused manifest, are left out."""
     given = part.get(kind)
     return [each for each in given if isinstance(each, dict)] if isinstance(given, list) else []
 

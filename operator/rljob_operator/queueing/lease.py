@@ -1,6 +1,6 @@
 """How long a job may hold a reservation whose pods do not run, and when it may try again. Pure.
 
-Pods for which no nodes exist are worth a try where nodes may come: an autoscaler sees pods, not queues. Each try that
+Pods for which no nodes exist are tried where nodes may come: an autoscaler sees pods, not queues. Each try that
 brings no nodes makes the next one shorter and later, so jobs that can never run cost the others minutes, not days.
 """
 

@@ -28,7 +28,7 @@ from rljob_operator.queueing.victims import fewest
 from rljob_operator.world.queue_decision import QueueDecision, Standing
 
 MOST_TRIES = 256
-"""jobs for which a pass looks for others to send away"""
+"""jobs for which a pass looks for others to preempt"""
 
 
 def schedule(tickets: Iterable[Ticket], seen: Snapshot, rules: Rules, now: float) -> Mapping[str, QueueDecision]:
@@ -147,7 +147,7 @@ class _Pass:
         line = Line(self._waiting, self._rules, held)
         for ticket in line:
             if ticket.key in self._holders and self._holders[ticket.key].holding is not Holding.RESERVED:
-                continue  # it was to grow, and has been sent away
+                continue  # it was to grow, and has been preempted
             wanted = _wanted(ticket)
             found = self._room.find(ticket.namespace, wanted)
             if isinstance(found, Shortage):
@@ -282,7 +282,7 @@ class _Pass:
         return tuple(self._leaving)
 
     def _victims(self, ticket: Ticket, wanted: tuple[Pods, ...]) -> tuple[Ticket, ...]:
-        """Return the jobs to send away: lower priorities first, then the newest reservations, and no more than needed.
+        """Return the jobs to preempt: lower priorities first, then the newest reservations, and no more than needed.
 
         Only those are looked at that take what this job lacks: quota of its namespace, or nodes that it could use.
         """
@@ -349,7 +349,7 @@ def reserved(ticket: Ticket, engines: int | None) -> QueueDecision:
 
 
 def preempted(by: str) -> QueueDecision:
-    """Return the decision about a job that is sent away for another."""
+    """Return the decision about a job that is preempted for another."""
     return QueueDecision(Standing.PREEMPTED, f"{by} has a higher priority and needs its room", preempted_for=by)
 
 

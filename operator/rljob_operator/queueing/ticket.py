@@ -71,7 +71,7 @@ class Priority:
 
     value: int = 0
     preempts: bool = True
-    """whether its jobs may send away others"""
+    """whether its jobs may preempt others"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Which jobs to send away: hardly more than the fewest that make room, of the lowest priorities. Pure.
+"""Which jobs to preempt: hardly more than the fewest that make room, of the lowest priorities. Pure.
 
 Sets of jobs are tried, so no model of quotas and nodes is needed here: `suffices` says whether a set makes room.
 """
@@ -19,7 +19,7 @@ def fewest(candidates: Sequence[Ticket], orders: Sequence[Sequence[Ticket]], suf
     """Return jobs that make room when they leave; none: all together do not.
 
     `candidates` are sorted, those first that should leave rather than others; `orders` are other orders of the same.
-    One job more than the fewest may be sent away, if that spares others of higher priorities.
+    One job more than the fewest may be preempted, if that spares others of higher priorities.
     """
     if not candidates or not suffices(candidates):
         return ()

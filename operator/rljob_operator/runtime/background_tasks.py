@@ -21,7 +21,7 @@ class BackgroundTasks:
     """Named tasks of the process."""
 
     def __init__(self, stop: asyncio.Event, die: Callable[[int], None] = os._exit) -> None:
-        """`stop` is set when a task ends before `close`; `die` is called if the process goes on for long."""
+        """`stop` is set when a task ends before `close`; `die` is called if the process does not end for long."""
         self._stop = stop
         self._die = die
         self._tasks: set[asyncio.Task[None]] = set()

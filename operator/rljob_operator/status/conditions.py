@@ -81,7 +81,7 @@ def kueue_quota(attempt: AttemptView | None, job: AdmittedJob) -> Claims:
 
 
 def quota_reserved(history: JobHistory, job: AdmittedJob) -> Claims:
-    """Return whether the job holds room in quotas and on nodes; nothing of a job that is in no queue of ours."""
+    """Return whether the job holds room in quotas and on nodes; None: the job is not in rljob's queue."""
     if job.queue_decision is None:
         return {}
     if history.outcome is not None and job.queue_decision.position is None:

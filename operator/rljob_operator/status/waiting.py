@@ -24,7 +24,7 @@ from rljob_operator.world.queue_decision import QueueDecision, Standing
 from rljob_operator.world.world import DriverState, Pod, seconds
 
 PATIENCE_S = 20.0
-"""a pod that is being created, or starts, is worth a word after this time [s]"""
+"""a pod that is being created, or starts, is reported after this time [s]"""
 REFUSED_S = 60.0
 """KubeRay makes pods within seconds, and writes no status of a RayCluster that it refuses [s]"""
 UNHEARD = "KubeRay has made no pod of the RayCluster and has not written its status: it refuses it, or does not run"
@@ -212,7 +212,7 @@ def _rank(pod: Pod, stage: PodStage) -> tuple[bool, float, bool, str]:
 
 
 def pod_to_ask(pods: Sequence[Pod], now: float) -> Pod | None:
-    """Return the pod whose events are worth reading: one whose status does not say why it does not start."""
+    """Return the pod whose events must be read: one whose status does not say why it does not start."""
     silent = [
         pod
         for pod in pods

@@ -19,7 +19,7 @@ from multiprocessing.context import ForkProcess
 from pathlib import Path
 
 AT_ONCE = 2
-"""workers; the memory of the pod is for so many"""
+"""workers at once; the memory of the pod is enough for these"""
 CPU_S = 1
 """of one piece of work [s]; the largest good manifest takes a fifth of it"""
 WAIT_S = 4.0
@@ -55,7 +55,7 @@ USUAL = Limits()
 
 
 class Workers:
-    """Do at most so many pieces of work at once."""
+    """Do at most `at_once` pieces of work at once."""
 
     def __init__(self, work: Callable[[bytes], bytes], limits: Limits = USUAL, at_once: int = AT_ONCE) -> None:
         """`work` is done in a worker."""

@@ -104,7 +104,7 @@ def _with_additions(wanted: Manifest, seen: Manifest) -> Manifest:
 
 
 def job_of_workload(raw: Manifest) -> str:
-    """Return the name of the job whose RayCluster a Workload is about; empty: it is none of ours."""
+    """Return the name of the job whose RayCluster a Workload is about; empty: of none."""
     found = CLUSTER_NAME.fullmatch(_cluster_of(raw))
     return found["job"] if found else ""
 

@@ -1,4 +1,4 @@
-"""How often the status of a job is written: the first changes at once, and what goes on changing now and then. Pure.
+"""How often the status of a job is written: the first changes at once, and later changes now and then. Pure.
 
 attempts, their ends and orders            ─► at once: orders depend on them
 what engines and findings say of the run   ─► a second after the last write, and after some writes every 5 s

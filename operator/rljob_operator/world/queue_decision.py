@@ -32,7 +32,7 @@ class QueueDecision:
     first_since: float | None = None
     """since when it has been first in the queue without finding room [unix s]; None: it never was"""
     preempted_for: str | None = None
-    """the job for which it is sent away"""
+    """the job for which it is preempted"""
     engines: int | None = None
     """engines that it holds room for; None: as many as its spec says"""
     revoked: int = 0

@@ -285,7 +285,7 @@ class World:
     token: ControlToken = ControlToken()
     defaults: Defaults = Defaults()
     queue_decision: QueueDecision | None = None
-    """what the queue has decided about the job; None: it is in no queue of ours"""
+    """what the queue has decided about the job; None: it is not in rljob's queue"""
     pace: Pace = field(default_factory=Pace)
     """when the status was written lately"""
 

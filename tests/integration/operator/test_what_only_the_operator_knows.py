@@ -22,7 +22,7 @@ def message(job: Job, kind: str) -> str:
     [
         ({"extraArgs": {"sglang": {"mem-fraction-statics": 0.5}}}, "BadManifest", "mem-fraction-static"),
         ({"data": {"train": {"reasoningGym": {"task": "chain_sums", "size": 10}}}}, "BadManifest", "chain_sum"),
-        ({"runtime": {"device": "Cpu", **RUNS, "volumes": []}}, "BadManifest", "is no volume of spec.runtime.volumes"),
+        ({"runtime": {"device": "Cpu", **RUNS, "volumes": []}}, "BadManifest", "is not a volume of spec.runtime"),
         ({"checkpoint": {"directory": "/else"}}, "CheckpointsNotShared", "mount a volume there"),
     ],
 )

@@ -408,8 +408,8 @@ def test_other_names_are_of_checkpoints_in_bf16(given: str):
 
 def test_a_number_that_is_too_long_or_infinite_is_named():
     unknown = notes(f"--rollout-batch-size {'1' * 200_000}x --save-interval 1e999", NoteKind.UNKNOWN)
-    assert "1…' is no whole number" in unknown[0]
-    assert "'1e999' is no whole number" in unknown[1]
+    assert "1…' is not a whole number" in unknown[0]
+    assert "'1e999' is not a whole number" in unknown[1]
 
 
 def test_notes_of_many_unknown_parts_are_short():

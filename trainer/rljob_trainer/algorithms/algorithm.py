@@ -92,4 +92,4 @@ class Algorithm:
 
 
 Make = Callable[[sections.Algorithm], Algorithm]
-"""what a file of ours defines, and what a user writes"""
+"""what built-in and users' algorithms define"""

@@ -3,7 +3,7 @@ from rljob_api.exits import Exit
 
 
 class AlgorithmError(RunError, ValueError):
-    """The algorithm that the manifest names cannot be had; the text says why."""
+    """The algorithm that the manifest names cannot be loaded; the text says why."""
 
     exit = Exit.BAD_INPUT
     proven_by_steps = True

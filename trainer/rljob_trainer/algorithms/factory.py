@@ -1,4 +1,4 @@
-"""Chooses the algorithm that the manifest names: one of ours by its name, a user's by `module:object`."""
+"""Chooses the algorithm that the manifest names: a built-in one by its name, a user's by `module:object`."""
 
 import logging
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ LENGTH = 3
 
 
 def algorithm(settings: sections.Algorithm) -> Algorithm:
-    """Return what `settings.name` stands for. Raises AlgorithmError if it cannot be loaded, or is no algorithm."""
+    """Return what `settings.name` stands for. Raises AlgorithmError if it cannot be loaded, or is not an algorithm."""
     name = settings.name
     if name in KNOWN:
         ours: Make = user_code.load(path_of(name))
@@ -43,7 +43,7 @@ def algorithm(settings: sections.Algorithm) -> Algorithm:
 
 
 def path_of(name: str) -> str:
-    """Return `module:object` of an algorithm of ours: both are called like it, in snake case."""
+    """Return `module:object` of a built-in algorithm: both are its name in snake case."""
     return f"{__package__}.{to_snake(name)}:{to_snake(name)}"
 
 

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning: the responses are the data's own, and each of their tokens is as good as any other.
+"""Supervised fine-tuning: the responses are the data's own, and each of their tokens has the same weight.
 
 A_i = 1        the objective is the negative log-likelihood: `learners/objectives/likelihood.py`
 """

@@ -36,7 +36,7 @@ def made_by(spec: Spec, model: str, questions: str) -> Made:
         "spec.rollout.samplesPerPrompt": rollout.samples_per_prompt,
         "spec.rollout.sampling": rollout.sampling.model_dump(mode="json", by_alias=True),
         **conversations.made_by(rollout),
-        # None is as good as absent: dumps of before
+        # None equals absent, for dumps of older versions
         "spec.rollout.quantization": rollout.quantization,
         "spec.rollout.async": spec.ahead.model_dump(mode="json", by_alias=True) if spec.ahead else None,
     }

@@ -116,7 +116,7 @@ def experts_of(sample: Sample, choices: int) -> npt.NDArray[np.int16]:
     if given is None or len(given) % choices:
         number = 0 if given is None else len(given)
         raise ValueError(
-            f"engine {sample.engine} returned {number} experts for a sample, which is no multiple of the {choices}"
+            f"engine {sample.engine} returned {number} experts for a sample, which is not a multiple of the {choices}"
             " that each of its tokens is sent to"
         )
     return given.reshape(-1, choices)

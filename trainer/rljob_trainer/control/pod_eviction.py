@@ -46,7 +46,7 @@ class NoAnswer(Enum):
     """Why there is no result."""
 
     REFUSED = auto()
-    """nothing listens at the port, or the token is not the driver's: there is no driver of ours"""
+    """nothing listens at the port, or the token is not the driver's: rljob's driver does not run"""
     UNREACHABLE = auto()
 
 

@@ -132,12 +132,12 @@ class Conversation:
         raise ConversationOverError(f"prompt {self.prompt.uid}: cut off")
 
     def begin(self) -> None:
-        """Note that the function begins to run: it may have waited for its turn, behind others."""
+        """Note that the function begins to run: it may have waited behind others."""
         self._began = self._clock()
 
     @property
     def own_s(self) -> float:
-        """Time spent in the function so far, without waiting for its turn or for the model [s]."""
+        """Time spent in the function so far, without waiting behind others or for the model [s]."""
         if self._began is None:
             return 0.0
         since = self._waits_since

@@ -1,7 +1,7 @@
 """The sandboxes that run a job's tools, seen from the driver: pods, if there are any, or namespaces.
 
 A pod that is not there, or is busy with a call of an earlier driver, is left for the next one; its StatefulSet or
-Sandbox replaces it. A call whose pod ends is made once more in another pod: a drained node is no fault of the tool.
+Sandbox replaces it. A call whose pod ends is made once more in another pod: a drained node is not the tool's fault.
 """
 
 from collections.abc import Iterator, Mapping

@@ -52,7 +52,7 @@ def dataset(
 ) -> Dataset:
     """Read and render all sets. Raises DataError, also for prompts too long to leave room for a response.
 
-    Training rows that stay in their file are rendered ahead of their turn, with `tokenizer`, which no other code may
+    Training rows that stay in their file are rendered before they are needed, with `tokenizer`, which no other code may
     use then. Those with most characters are rendered here, so that a prompt too long is mostly an error now.
     `tools` are JSON schemas of what the model may call. With `conversations`, rows may be whole ones.
     """

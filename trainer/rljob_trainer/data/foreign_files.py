@@ -86,7 +86,7 @@ def no_json_lines(head: bytes) -> str | None:
 
 
 def no_parquet(head: bytes) -> str | None:
-    """Return why a file with this beginning is no Parquet; None: it may be."""
+    """Return why a file with this beginning is not Parquet; None: it may be."""
     if head.startswith(ENCRYPTED):
         return "is an encrypted Parquet file; write it without encryption"
     if head.startswith(PARQUET):

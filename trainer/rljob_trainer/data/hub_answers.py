@@ -95,7 +95,7 @@ def is_plain(path: object) -> bool:
 _lengths: dict[str, int] = {}
 """of files, by the paths that were asked for, as the answers to HEAD say [bytes]"""
 _pages: list[str] = []
-"""of a listing that goes on"""
+"""of a listing that continues"""
 
 
 def _note_length(response: "httpx.Response") -> None:

@@ -82,7 +82,7 @@ class JsonLines:
                 _require_lines(file, self.path)
             else:
                 file.seek(part.start - 1)
-                # A line that goes on behind the part is judged where it begins.
+                # A line that continues behind the part is judged where it begins.
                 place = part.start - 1 + len(file.readline(part.stop - part.start + 1))
             if place >= part.stop:
                 return

@@ -1,4 +1,4 @@
-"""How deep JSON of strangers may be nested: what copies, compares or writes a value again goes down once a level."""
+"""How deep foreign JSON may be nested: what copies, compares or writes a value again goes down once a level."""
 
 from typing import Any
 

@@ -60,7 +60,7 @@ def parquet_rows(path: Path, limit: int | None = None) -> Iterator[tuple[str, di
 
 
 def _require_parquet(path: Path) -> None:
-    """Raise DataError where a path, or the beginning of the file, shows that it is no Parquet."""
+    """Raise DataError where a path, or the beginning of the file, shows that it is not Parquet."""
     try:
         if (fault := no_file(path)) is None:
             with path.open("rb") as file:
@@ -177,7 +177,7 @@ def _seconds(path: Path) -> int:
 
 
 def unreadable(path: Path, error: Exception, group: int | None = None) -> DataError:
-    """Return the error for a file that is missing, damaged, no Parquet, or takes more than there is."""
+    """Return the error for a file that is missing, damaged, not Parquet, or needs more memory than is free."""
     where = path if group is None else f"{path} row group {group}"
     if isinstance(error, MemoryError):
         return DataError(f"{where}: decoding it takes more than {MEMORY} bytes ({error})")

@@ -1,4 +1,4 @@
-"""A process that decodes a Parquet file of a stranger: `python -m rljob_trainer.data.parquet_trial FILE ROWS`.
+"""A process that decodes a foreign Parquet file: `python -m rljob_trainer.data.parquet_trial FILE ROWS`.
 
 `parquet.py` starts it. It writes the number of each row group that it begins, and behind it what is wrong with one; it
 may die of one.

@@ -1,4 +1,4 @@
-"""What is made of rows: held in memory, or made of the rows of a file ahead of its turn, in the background."""
+"""What is made of rows: held in memory, or made of the rows of a file before it is needed, in the background."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor

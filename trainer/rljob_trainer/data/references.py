@@ -10,7 +10,7 @@ from rljob_trainer.data.stored_rows import StoredRows
 
 
 def references(rows: Sequence[Row], renderer: Renderer, longest: int) -> MadeOfRows[SftResponse]:
-    """Return the response of each row; those of rows that stay in their file are made ahead of their turn.
+    """Return the response of each row; those of rows that stay in their file are made before they are needed.
 
     Raises DataError, also where one is longer than `longest` tokens; of stored rows, those that are longest are made to
     see that, and the others when their turn comes.

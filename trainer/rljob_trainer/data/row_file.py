@@ -58,7 +58,7 @@ class RowFile(Protocol):
     def scan(self, part: Part, keys: Sequence[str], digest: Digest) -> Iterator[FoundRow]:
         """Yield the rows of a part, with at least what stands under `keys`; hash them.
 
-        Raises OSError, and DataError with `PLACE` where one is no row.
+        Raises OSError, and DataError with `PLACE` where one is not a row.
         """
 
     def read(self, places: Sequence[int]) -> list[RawRow]:

@@ -1,6 +1,6 @@
 """Tries a model's chat template and tokenizer on a conversation or a text before this process uses them.
 
-Files of a stranger can take all memory or never end, and may do so for a single conversation or text. So each is tried
+Foreign files can take all memory or never end, and may do so for a single conversation or text. So each is tried
 in a process with limits first. What this process then computes is the same.
 """
 

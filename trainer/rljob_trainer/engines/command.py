@@ -142,7 +142,7 @@ def _gpu_arguments(spec: Spec) -> dict[str, Argument]:
         "device": "cuda",
         "attention-backend": "triton",
         "disable-shared-experts-fusion": True,  # it would be one tensor with the other experts: see sync/layout.py
-        "enable-memory-saver": spec.placement is Placement.COLOCATED,  # so that the learner can have the memory in turn
+        "enable-memory-saver": spec.placement is Placement.COLOCATED,  # the learner needs the memory
         **_graphs(spec),
     }
 

@@ -44,7 +44,7 @@ WAIT_SLICE_S = 1
 
 
 class PlacementError(RunError, RuntimeError):
-    """Ray has no room for the run; the text says what was wanted and what there is."""
+    """Ray has no room for the run; the text says what was wanted and what is free."""
 
     exit = Exit.LOST_PEER
 

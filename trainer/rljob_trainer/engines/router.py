@@ -122,7 +122,7 @@ class Router:
             await asyncio.sleep(POLL_S)
 
     async def remove(self, url: str) -> None:
-        """Take an engine off the list; return when it is off. One that is not listed is no error."""
+        """Take an engine off the list; return when it is off. One that is not listed is not an error."""
         assert self.client is not None, "remove before start"
         deadline = time.monotonic() + LISTED_S
         while listed := [worker for worker in await self.client.workers() if worker.url == url]:

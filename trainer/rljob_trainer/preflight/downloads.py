@@ -15,7 +15,7 @@ from rljob_trainer.preflight.findings import Findings
 def download(spec: Spec) -> Findings:
     """Download configurations, tokenizers and questions that the manifest names on the hub.
 
-    Raises HubAwayError: a hub that cannot be reached is no mistake of the manifest.
+    Raises HubAwayError: an unreachable hub is not a mistake of the manifest.
     """
     problems = []
     for field, text, wanted in references(spec):

@@ -26,12 +26,12 @@ WITHOUT_SANDBOX = "then the function can read the run's files and use its networ
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What there is."""
+    """The machine's resources."""
 
     free_bytes: int
     """on the disk of the run's directory"""
     checkpoint_bytes: int
-    """that checkpoints of this run take there already; they make room in their turn"""
+    """that checkpoints of this run take there already; they make room when they are replaced"""
     taken_ports: tuple[int, ...]
     """those of the ports asked for that another program has"""
 

@@ -1,7 +1,7 @@
 """Reads what `plan` and `validate` need of a model: its `config.json`, and the tokens that end a response.
 
-Only JSON files of a local checkpoint are opened; a model that a Python package carries is known by heart. A checkpoint
-that is not on this machine is no error here: the manifest may be meant for another one.
+Only JSON files of a local checkpoint are opened; a model in a Python package is described here. A
+checkpoint that is not on this machine is not an error here: the manifest may be meant for another one.
 """
 
 import json
@@ -90,7 +90,7 @@ def contents(directory: Path, name: str) -> Json | None:
 
 
 def small_text(path: Path) -> str:
-    """Return the text of a file that describes a model. Raises OSError, and ValueError for what is no such text."""
+    """Return the text of a file that describes a model. Raises OSError, and ValueError for another file."""
     with path.open("rb") as file:
         content = file.read(LONGEST_FILE + 1)
     if len(content) > LONGEST_FILE:

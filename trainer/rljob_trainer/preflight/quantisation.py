@@ -15,7 +15,7 @@ NEVER: Final = re.compile(
     r"(?:^|\.)(?:embed_tokens|word_embeddings|position_embeddings|wte|wpe|lm_head|patch_embed|eh_proj"
     r"|(?:mlp|block_sparse_moe|feed_forward)\.(?:gate|router)|shared_expert_gate|router)$"
 )
-"""modules with a 2-D weight that is no linear layer, or that engines never quantise"""
+"""modules with a 2-D weight that is not a linear layer, or that engines never quantise"""
 LISTS: Final = ("ignore", "modules_to_not_convert", "ignored_layers")
 """where formats keep the list: compressed-tensors, AWQ and FP8, ModelOpt"""
 LAYER: Final = re.compile(r"\.\d+(?=\.)")

@@ -1,6 +1,6 @@
 """A checkpoint's tokenizer and chat template, from its files, with the libraries that transformers itself uses.
 
-Both come from strangers: they are used in a separate process, with limits (`processes/text_makers.py`).
+Both are foreign: they are used in a separate process, with limits (`processes/text_makers.py`).
 """
 
 import json

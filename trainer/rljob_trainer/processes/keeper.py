@@ -163,7 +163,7 @@ def parent_of(pid: int) -> int | None:
 def part_name(pid: int) -> str:
     """Return the name of a part of the server, or "" for another process.
 
-    A program that a part starts (`lscpu`) has the part's name until it is executed, and ends soon: it is no part.
+    A program that a part starts (`lscpu`) has the part's name until it is executed, and ends soon: it is not a part.
     """
     name = command_name(pid)
     parent = parent_of(pid) if name.startswith(PART_PREFIX) else None

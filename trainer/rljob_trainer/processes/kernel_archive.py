@@ -41,7 +41,7 @@ NAME = "kernels/kernels.tar"
 THREAD = "kernels"
 """name of the thread that packs"""
 MARK = ".rljob-"
-"""begins names of files of ours in a machine's directory"""
+"""begins names of rljob's files in a machine's directory"""
 LOCK, UNPACKED = f"{MARK}lock", f"{MARK}unpacked"
 DIGEST = "RLJOB.sha256"
 """header with the digest of a file: a node that crashes may leave zeros in it"""
@@ -52,7 +52,7 @@ OF_THIS_PROCESS = secrets.token_bytes(32)
 TIME = "RLJOB.mtime"
 """header with a file's time [ns]. Ninja builds again what is newer than it has noted, and tar's own time is rounded"""
 MOST_BYTES = 1 << 30
-"""of an archive: more is no cache of kernels, and fills the run's volume"""
+"""of an archive: more is not a cache of kernels, and fills the run's volume"""
 
 
 class Kernels(Protocol):

@@ -95,7 +95,7 @@ class Settings:
     door: str | None = None
     """path of a unix socket to listen on, outside"""
     restricts_itself: bool = False
-    """whether the command is a server of ours, which takes system calls and files from what it runs by itself"""
+    """whether the command is a server of rljob, which takes system calls and files from what it runs by itself"""
     processes: int = 64
     """most processes and threads at once"""
     file_bytes: int = 1 << 26

@@ -1,4 +1,4 @@
-"""The program in which templates and tokenizers of strangers run: it renders and tokenises, and may die of it.
+"""The program in which foreign templates and tokenizers run: it renders and tokenises, and may die of it.
 
 `TextMaker` starts this file by its path, without the rest of the trainer: it starts in a tenth of a second. A request
 is a line of JSON on standard input, an answer one on standard output. Memory is limited for all of it, the processor's

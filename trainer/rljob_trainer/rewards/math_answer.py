@@ -15,7 +15,7 @@ TIMEOUT_S = 5
 
 
 def math_answer(question: str, response: str, label: str, metadata: Mapping[str, Any]) -> float:
-    """Return 1.0 or 0.0. Raises ValueError when the label is no mathematics."""
+    """Return 1.0 or 0.0. Raises ValueError when the label is not mathematics."""
     gold = _label(label)
     if not gold:
         raise ValueError(f"math-verify finds no answer in the label {label!r}")

@@ -54,7 +54,7 @@ class RemoteReward:
     """None: a service that is away is not waited for"""
 
     def __call__(self, responses: Sequence[Response]) -> Iterator[Score]:
-        """Yield the scores. Raises RewardError when a header cannot be had, and AwayError."""
+        """Yield the scores. Raises RewardError when a header cannot be read, and AwayError."""
         headers = self.headers()
         with asyncio.Runner(loop_factory=self.new_loop) as runner:
             session = runner.run(self._open(headers))
@@ -176,7 +176,7 @@ def remote_reward(
     alive: Callable[[], None],
     outage: Outage | None = None,
 ) -> RemoteReward:
-    """Return the reward; raise RewardError if one of its headers cannot be had."""
+    """Return the reward; raise RewardError if one of its headers cannot be read."""
     assert spec.remote is not None, "the manifest's rules ask for it"
     made = RemoteReward(
         spec.remote, spec.timeout_seconds, spec.concurrency, with_metadata, environ, alive, outage=outage

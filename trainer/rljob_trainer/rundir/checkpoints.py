@@ -77,7 +77,7 @@ class Checkpoint(BaseModel):
     precision: str
     """of the weights"""
     files: dict[str, str]
-    """XXH3 (128 bits) of each file: it finds damage, and is no defence against an enemy"""
+    """XXH3 (128 bits) of each file: it finds damage, and does not stop an attacker"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ def newest(directory: Path, patience: Patience = PATIENT) -> Found | None:
     """Return the newest undamaged checkpoint, or None when there never was one.
 
     Raises CheckpointError when there are checkpoints and all are damaged: that is not a fresh start. Raises
-    StorageError where the volume does not let one be read, which is no damage.
+    StorageError where the volume does not let one be read, which is not damage.
     """
     damaged: list[str] = []
     for path in complete(directory, patience):
@@ -295,7 +295,7 @@ def _unreadable(error: Exception) -> str:
 
 
 def complete(directory: Path, patience: Patience = PATIENT) -> list[Path]:
-    """Return the complete checkpoints below a directory, newest first. What has another name is none of ours.
+    """Return the complete checkpoints below a directory, newest first. Directories with other names are ignored.
 
     Raises StorageError: a directory that cannot be read is not an empty one.
     """

@@ -91,7 +91,7 @@ class Dump:
         return Recorded(f"{self.path(step)}: step {step}", sizes, lines)
 
     def steps(self) -> tuple[int, ...]:
-        """Return the steps that there are."""
+        """Return the steps that have files."""
         steps = [step_of(path) for path in self.directory.glob("step-*")]
         return tuple(sorted(step for step in steps if step is not None))
 
@@ -131,7 +131,7 @@ class Dump:
         return header, groups
 
     def _lines(self, step: int, made: Made) -> tuple[tuple[int, ...], list[dict[str, Any]]]:
-        """Return the sizes of the rounds and the lines of the groups, when all around them is as it must be."""
+        """Return the sizes of the rounds and the lines of the groups, when the rest of the file is valid."""
         where = f"{self.path(step)}: step {step}"
         header, groups = self.whole(step)
         then: Made = header["made"]
@@ -142,7 +142,7 @@ class Dump:
 
 
 def step_of(path: Path) -> int | None:
-    """Return the step that a file's name says; None: it is not a name of ours."""
+    """Return the step that a file's name says; None: it is another file."""
     name = re.fullmatch(r"step-(\d{7,})\.jsonl\.zst", path.name)
     return int(name[1]) if name else None
 

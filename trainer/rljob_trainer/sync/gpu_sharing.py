@@ -1,4 +1,4 @@
-"""Learner and engines on the same GPUs, in turns: engines hand back their memory while the learner trains.
+"""Learner and engines on the same GPUs, alternately: engines hand back their memory while the learner trains.
 
     rollout: engines ─► training: learner ─► publication: weights of both ─► rollout
 
@@ -32,7 +32,7 @@ class InTurns:
     """A learner that leaves the GPU while engines roll out."""
 
     learner: LearnerGroup | None = None
-    """None: it has not met the engines yet"""
+    """None until the learner is started"""
     publishing: memory.Parts = memory.WITHOUT_CACHE
 
     async def trained(self) -> None:

@@ -49,7 +49,7 @@ def power(base: Number, exponent: Number) -> Number:
         raise ValueError(f"the exponent {exponent} is too large")
     found = base**exponent
     if isinstance(found, complex):
-        raise TypeError(f"{base} ** {exponent} is no real number")
+        raise TypeError(f"{base} ** {exponent} is not a real number")
     return bounded(found)
 
 

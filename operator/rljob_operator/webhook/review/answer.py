@@ -171,7 +171,7 @@ def _in_kueue(spec: Spec, old: Manifest | None, namespace: str) -> Iterator[str]
 
 
 def _missing(found: AdmittedJob | Claim) -> Iterator[str]:
-    """Yield what the operator's settings lack for this job; they may change, so it is no refusal."""
+    """Yield what the operator's settings lack for this job; they may change, so the manifest is not refused."""
     if isinstance(found, Claim) and found.reason in (Reason.NO_IMAGE, Reason.NOT_SHARED, Reason.NO_KUEUE):
         yield f"it is not admitted yet: {found.message}"
 

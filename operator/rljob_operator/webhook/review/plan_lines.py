@@ -1,4 +1,4 @@
-"""What a manifest comes to, in a few lines: the answer to `kubectl apply --dry-run=server`. Pure."""
+"""What a manifest needs, in a few lines: the answer to `kubectl apply --dry-run=server`. Pure."""
 
 from collections.abc import Iterator
 from itertools import groupby

@@ -42,7 +42,7 @@ def reviewed(body: bytes, judge: Callable[[Manifest], Answer]) -> Reviewed:
         request: Manifest = json.loads(body)["request"]
         uid = request["uid"]
     except (ValueError, KeyError, TypeError, RecursionError):
-        return Reviewed(400, "the body is no AdmissionReview\n")
+        return Reviewed(400, "the body is not an AdmissionReview\n")
     return _answered(request, judge(request), uid)
 
 

@@ -188,18 +188,18 @@ def test_an_amount_has_at_most_two_digits_of_exponent_which_is_what_the_operator
     if taken:
         parse(raw)
     else:
-        with pytest.raises(ManifestError, match="is no quantity of Kubernetes"):
+        with pytest.raises(ManifestError, match="is not a Kubernetes quantity"):
             parse(raw)
 
 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("steps: 200", "steps: null", "spec.training.steps: null is no value"),
+        ("steps: 200", "steps: null", "spec.training.steps: null is not a value"),
         (
             "gpusPerNode: 8",
             "gpusPerNode: 8\n    nodes: null",
-            "spec.training.nodes: null is no value; leave the field out for its default 1",
+            "spec.training.nodes: null is not a value; leave the field out for its default 1",
         ),
     ],
 )

@@ -34,9 +34,8 @@ def test_real_models_are_within_the_bounds(config: dict[str, Any]) -> None:
 
 def test_layers_beyond_any_model_are_refused_before_they_are_laid_out() -> None:
     said = refused(num_hidden_layers=2_000_000)
-    assert said == (
-        'spec.model.checkpoint: "config.json" says num_hidden_layers 2000000, which is no whole number from 1 to 1000'
-    )
+    problem = "num_hidden_layers 2000000, which is not a whole number from 1 to 1000"
+    assert said == f'spec.model.checkpoint: "config.json" says {problem}'
     assert "have 60000 experts each; at most 200000 in all" in refused(**EXPERTS)
 
 

@@ -81,6 +81,6 @@ def test_a_metric_that_nobody_knows_names_the_nearest(run: str) -> None:
     refused = rljob("plot", run, "--metric", "rewards")
     assert refused.code == Exit.USAGE
     assert (
-        '"rewards" is no metric (reward, held-out, perplexity, held-out-perplexity, tokens); nearest: reward'
+        '"rewards" is not a metric (reward, held-out, perplexity, held-out-perplexity, tokens); nearest: reward'
         in refused.err
     )

@@ -102,7 +102,7 @@ def test_a_review_is_answered_with_what_was_judged(kept: Kept):
 
 @pytest.mark.parametrize("body", [b"", b"[", b"[]", b"{}"])
 def test_what_is_no_review_is_a_bad_request(kept: Kept, body: bytes):
-    assert asyncio.run(asked(kept, PATH, body))[::2] == (400, "the body is no AdmissionReview\n")
+    assert asyncio.run(asked(kept, PATH, body))[::2] == (400, "the body is not an AdmissionReview\n")
 
 
 def test_a_review_that_cannot_be_judged_is_an_error_of_the_server(kept: Kept):

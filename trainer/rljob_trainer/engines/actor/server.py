@@ -118,7 +118,7 @@ def _wait_ready(process: KeptProcess, url: str, deadline: float, demands_key: bo
 
 
 def _serves_anybody(url: str) -> bool:
-    """Return whether it answers without a key: SGLang goes on where a plugin cannot be applied."""
+    """Return whether it answers without a key: SGLang continues without a plugin that cannot be applied."""
     try:
         with NO_PROXY.open(f"{url}/model_info", timeout=2.0):
             return True

@@ -4,5 +4,5 @@
     cpu/    on machines without GPUs
     gpu/    on GPUs
 
-They import SGLang and torch. They import nothing of ours and are imported by nothing of ours.
+They import SGLang and torch. They import no module of rljob, and no module of rljob imports them.
 """

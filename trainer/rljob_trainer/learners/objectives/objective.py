@@ -61,7 +61,7 @@ def load(path: str) -> Objective:
     try:
         objective = user_code.load(path)
     except user_code.NotThereError as error:
-        raise ValueError(f"{path} is no policy objective: {error}") from error
+        raise ValueError(f"{path} is not a policy objective: {error}") from error
     if not callable(objective):
-        raise ValueError(f"{path} is no policy objective: it is not a function")
+        raise ValueError(f"{path} is not a policy objective: it is not a function")
     return cast(Objective, objective)

@@ -85,11 +85,11 @@ def test_sums_and_means_of_a_sequence_are_those_of_the_tokens_that_the_loss_sees
 
 def test_what_is_not_there_is_no_objective() -> None:
     path = "rljob_trainer.learners.objectives.clip:clap"
-    with pytest.raises(ValueError, match=rf"^{path} is no policy objective: .* has no clap"):
+    with pytest.raises(ValueError, match=rf"^{path} is not a policy objective: .* has no clap"):
         objective.load(path)
 
 
 def test_what_is_no_function_is_no_objective() -> None:
     path = "rljob_trainer.learners.objectives.trial:TOKENS"
-    with pytest.raises(ValueError, match=rf"^{path} is no policy objective: it is not a function$"):
+    with pytest.raises(ValueError, match=rf"^{path} is not a policy objective: it is not a function$"):
         objective.load(path)

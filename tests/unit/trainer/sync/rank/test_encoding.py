@@ -66,8 +66,8 @@ def test_what_is_announced_is_what_is_published(kind: Quantization) -> None:
 @pytest.mark.parametrize(
     ("left_alone", "said"),
     [
-        (("lm_head",), f"lacks what is no linear layer: {GATE}"),
-        ((f"{LAYER}.mlp.gate",), f"lacks what is no linear layer: {HEAD}"),
+        (("lm_head",), f"lacks a module that is not a linear layer: {GATE}"),
+        ((f"{LAYER}.mlp.gate",), f"lacks a module that is not a linear layer: {HEAD}"),
         ((*LEFT_ALONE, f"{LAYER}.self_attn.q_proj"), f"has linear layers: {Q}"),
     ],
 )

@@ -21,7 +21,7 @@ def chosen(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Stand in for `fused_topk`: the weights [N, K] in fp32 and the numbers of each token's experts.
 
-    Raises NotImplementedError for another score than softmax, which no model of ours has.
+    Raises NotImplementedError for another score than softmax, which no supported model has.
     """
     if scoring_func != "softmax" or correction_bias is not None:
         raise NotImplementedError(f"experts are chosen by softmax on CPU, not by {scoring_func} with a bias")

@@ -1,8 +1,8 @@
 """Reads a distributed checkpoint without running code that its files may hold.
 
 torch unpickles `.metadata` and the objects of ranks, and a pickle can call any function. A run directory lies on a
-volume that others may write to, and digests without a key are no defence: so only the names that a checkpoint of ours
-needs can be loaded. Tensors and `common.pt` are read by torch with `weights_only` anyway.
+volume that others may write to, and digests without a key are no defence: so only the names that rljob's checkpoints
+need can be loaded. Tensors and `common.pt` are read by torch with `weights_only` anyway.
 
 Every file is read with patience: a rank that fails ends the attempt of all.
 """

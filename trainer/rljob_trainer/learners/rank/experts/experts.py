@@ -127,7 +127,7 @@ class _Replay:
 def within_groups(scores: torch.Tensor, groups: int, most: int) -> torch.Tensor:
     """Return the scores [N, E], those outside each token's `most` best groups of experts -inf.
 
-    A group is as good as its two best experts together, as in DeepSeek-V3 (arXiv 2412.19437), transformers and SGLang;
+    A group's score is the sum of its two best experts, as in DeepSeek-V3 (arXiv 2412.19437), transformers and SGLang;
     Megatron adds up K / `most` of them.
     """
     if most == groups:

@@ -1,7 +1,7 @@
 """Multi-head latent attention for packed tokens (MLA, see `rljob_api.sizing.latent`), as a Megatron self-attention.
 
 Megatron's own turns queries and keys sequence by sequence, and has DeepSeek's YaRN in its own configuration. This one
-takes what all attention of ours takes: angles and a kernel of the micro-batch. Names of parameters are Megatron's.
+takes what all of rljob's attention takes: angles and a kernel of the micro-batch. Names of parameters are Megatron's.
 
 Every tensor rank computes the latents, as with Transformer Engine and in SGLang; what comes after them is split by
 heads. Kernels want values as wide as keys, so values are filled up with zeros, which weigh nothing.

@@ -39,7 +39,7 @@ class _NormedOutput(torch.nn.Module):
         self.output_layernorm = self.norm(config, config.hidden_size, config.layernorm_epsilon)
 
     def forward(self, *args: Any, **named: Any) -> tuple[torch.Tensor, None]:
-        """Return [N, 1, hidden]; no model of ours has a bias that is added later."""
+        """Return [N, 1, hidden]; no supported model has a bias that is added later."""
         output, _bias = super().forward(*args, **named)
         return self.output_layernorm(output), None
 

@@ -30,7 +30,7 @@ def bridge(config: LearnerConfig) -> LocalBridge:
 
 
 def family(model_type: str) -> type[LocalBridge]:
-    """Return the bridge of a family of ours: the `Bridge` of the file that is called like it."""
+    """Return the bridge of a supported family: the `Bridge` of the file of the same name."""
     found: type[LocalBridge] = user_code.load(f"{families.__name__}.{model_type}:Bridge")
     return found
 

@@ -99,7 +99,7 @@ def encoding(how: Quantised | None) -> Encoding:
 
 
 def check(given: Iterable[TensorSpec], how: Quantised) -> None:
-    """Raise LayoutError if a matrix that is no linear layer would be quantised, or a linear layer would not.
+    """Raise LayoutError if a matrix that is not a linear layer would be quantised, or a linear layer would not.
 
     Or if the format does not fit a matrix that would be.
     """
@@ -109,7 +109,7 @@ def check(given: Iterable[TensorSpec], how: Quantised) -> None:
     unlisted = [spec.name for spec in matrices if not is_linear(spec.name) and spec.name not in kept]
     listed = [spec.name for spec in matrices if is_linear(spec.name) and spec.name in kept]
     if unlisted:
-        raise LayoutError(f"{listing} lacks what is no linear layer: {some(unlisted, NAMED)}")
+        raise LayoutError(f"{listing} lacks a module that is not a linear layer: {some(unlisted, NAMED)}")
     if listed:
         raise LayoutError(f"{listing} has linear layers: {some(listed, NAMED)}")
     for spec in matrices:

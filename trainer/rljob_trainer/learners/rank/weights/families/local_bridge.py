@@ -77,7 +77,7 @@ class LocalBridge(LLMBridge):
 
 
 def _transformer_settings(hf_config: Any) -> dict[str, Any]:
-    """Return what holds for every model of ours. Without dropout nothing random is left in a step."""
+    """Return what holds for every supported model. Without dropout nothing random is left in a step."""
     return {
         "attention_dropout": 0.0,
         "hidden_dropout": 0.0,
