@@ -75,6 +75,7 @@ PROGRAMS: Mapping[str, Program] = {
     "kueue": Program("kueue", "sigs.k8s.io/kueue/cmd/kueue"),
     "agent-sandbox": Program("agent-sandbox", "sigs.k8s.io/agent-sandbox/cmd/agent-sandbox-controller"),
     "helm": Program("helm", "helm.sh/helm/v3/cmd/helm"),
+    "validate-krew-manifest": Program("krew", "sigs.k8s.io/krew/cmd/validate-krew-manifest"),
     "coredns": Program("coredns", "github.com/coredns/coredns"),
     "kube-router": Program("kube-router", "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"),
     "prometheus": _prometheus("prometheus"),

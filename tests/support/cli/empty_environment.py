@@ -51,7 +51,11 @@ def installed(directory: Path, wheel: Path, extra: str, lock: str) -> EmptyEnvir
 
 
 def uv(directory: Path, *arguments: str) -> None:
-    """Run the uv of `make setup`, whose cache has the files of the locks."""
-    program = cache(os.environ).parent / f"uv-{pins('tools')['uv']}" / "bin" / "uv"
-    done = subprocess.run([program, "-q", *arguments], cwd=directory, capture_output=True, text=True, check=False)
+    """Run uv quietly."""
+    done = subprocess.run([uv_program(), "-q", *arguments], cwd=directory, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def uv_program() -> Path:
+    """Return the uv of `make setup`, whose cache has the files of the locks."""
+    return cache(os.environ).parent / f"uv-{pins('tools')['uv']}" / "bin" / "uv"
