@@ -29,7 +29,7 @@ endif
 TRAINER_TESTS_AT_ONCE = $(if $(shell unshare -m true 2>/dev/null && echo yes),2 --dist worksteal,0)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup environment-cpu environment-gpu demo test unit integration integration-cluster integration-learner integration-trainer soak e2e mutants cluster cluster-build cluster-check cluster-demo cluster-down cluster-packages lint docs docs-serve generate lock sbom image-gpu bench bench-gpu bench-operator chart-package clean
+.PHONY: help setup environment-cpu environment-gpu demo test unit integration integration-cluster integration-learner integration-trainer soak e2e mutants cluster cluster-build cluster-check cluster-demo cluster-down cluster-packages lint docs docs-serve generate lock sbom release image-gpu bench bench-gpu bench-operator chart-package clean
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -117,6 +117,7 @@ generate: $(READY) ## Regenerate the CRD, dashboards, known arguments, reference
 	PYTHONPATH=tests $(BIN)/python -m support.api.failure_coverage > docs/failure-coverage.md.new && mv docs/failure-coverage.md.new docs/failure-coverage.md
 	PYTHONPATH=tests $(BIN)/python -m support.api.bad_manifests > docs/bad-manifests.md.new && mv docs/bad-manifests.md.new docs/bad-manifests.md
 	PYTHONPATH=tests:charts $(BIN)/python -m support.operator.metrics_page > docs/metrics.md.new && mv docs/metrics.md.new docs/metrics.md
+	PYTHONPATH=tests:tests/cluster:charts:requirements $(BIN)/python -m support.operator.versions_page > docs/versions.md.new && mv docs/versions.md.new docs/versions.md
 	PYTHONPATH=tests $(BIN)/python -m support.operator.chart_page > docs/chart-values.md.new && mv docs/chart-values.md.new docs/chart-values.md
 	PYTHONPATH=tests $(BIN)/python -m support.cli.looks tests/unit/cli/looks
 
@@ -132,6 +133,10 @@ lock: $(UV) ## Resolve the dependencies into the lock files
 sbom: $(CYCLONEDX) ## Write a bill of materials of each lock into dist/, in the format CycloneDX
 	mkdir -p dist
 	for lock in $(LOCKS); do $(CYCLONEDX) requirements requirements/$$lock.txt --pyproject pyproject.toml --output-reproducible --output-file dist/sbom-$$lock.cdx.json; done
+
+release: $(READY) ## Build wheel, sdist, kubectl plugin, chart, images, SBOM and provenance into dist/; IMAGES=none, PUSH=registry, COMPLETE=1
+	rm -rf dist && $(MAKE) -s sbom
+	PYTHONPATH=charts $(BIN)/python -m release --uv $(UV) --helm $(HELM) $(if $(URL),--url $(URL)) $(if $(IMAGES),--images $(IMAGES)) $(if $(PUSH),--push $(PUSH)) $(if $(COMPLETE),--complete)
 
 image-gpu: $(READY) ## Build the trainer's image for GPUs with buildah, list its layers and import its packages; as root
 	PYTHONPATH=tests/cluster $(BIN)/python -m local_cluster.gpu_image
