@@ -184,7 +184,7 @@ def shared_formula(model: Shape, where: Topology, size: int, letter: str = "P") 
 
 
 def critic(model: Shape, spec: Spec, where: Topology) -> list[Item]:
-    """Return what the critic keeps beside the policy. Only one of them computes at a time: activations are counted once."""
+    """Return what the critic keeps beside the policy. One of them computes at a time: activations are counted once."""
     parameters, size = fullest(model, where, valued=True), BYTES[spec.training.precision]
     state = state_bytes(spec)
     items = [
