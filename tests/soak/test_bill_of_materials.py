@@ -11,7 +11,7 @@ from support.cluster.locks import pins
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("lock", ["operator", "trainer", "gpu", "cpu"])
+@pytest.mark.parametrize("lock", ["cluster", "operator", "trainer", "gpu", "cpu"])
 def test_a_bill_of_materials_names_every_package_of_its_lock(lock: str) -> None:
     subprocess.run(["make", "-s", "sbom", f"LOCKS={lock}"], cwd=ROOT, check=True)
     bill = json.loads((ROOT / "dist" / f"sbom-{lock}.cdx.json").read_text())
