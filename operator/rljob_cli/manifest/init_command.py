@@ -17,7 +17,7 @@ from rljob_cli.terminal.screen import say
 
 ALGORITHM = "grpo"
 UNNAMED = "job"
-DATA = "gsm8k, a .jsonl or .parquet file, or a task of reasoning-gym"
+DATA = "gsm8k, sums, a .jsonl or .parquet file, or a task of reasoning-gym"
 
 
 def add_to(app: typer.Typer) -> None:

