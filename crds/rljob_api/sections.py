@@ -52,7 +52,7 @@ NAME_PATTERN = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 """DNS-1035, because the names of services begin with it"""
 NOT_A_NAME = f"is not a DNS label of at most {LONGEST_NAME} characters: a-z, 0-9 and -, first a letter, last no -"
 
-# Every text, list and number has an end: the API server prices a rule by the largest object that there could be.
+# Every string, list and number is bounded: CEL's cost estimate assumes the maximum size.
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[int, Field(ge=1, le=INT32)]
 Seed = Annotated[int, Field(gt=-MOST_EXACT - 1, lt=MOST_EXACT + 1)]

@@ -65,7 +65,7 @@ EXPERTS: dict[str, Entry] = {
             *("only-train-params-name-list", "freeze-params-name-list", "exclude-modules"),
         ),
     ),
-    "custom-model-provider-path": Lost("models are those of the families that rljob knows"),
+    "custom-model-provider-path": Lost("rljob supports fixed families of models"),
 }
 ARCHITECTURE: dict[str, Entry] = {
     **same(

@@ -101,7 +101,7 @@ def _of_other_sections(made: Draft, given: Sequence[Given], section: str) -> Non
     for each in given:
         head = each.name.partition(".")[0]
         if head in SECTIONS and head != section:
-            made.note(NoteKind.NEEDLESS, each, f"the training is that of the section {section}")
+            made.note(NoteKind.NEEDLESS, each, f"the section {section} decides the training")
 
 
 def _on(arguments: Arguments, name: str) -> bool:
@@ -221,7 +221,7 @@ def _overlong(made: Draft, arguments: Arguments) -> None:
         return
     buffer, penalty = f"{SHAPING}.overlong_buffer_length", f"{SHAPING}.overlong_buffer_penalty"
     if arguments.number(penalty) == 0:
-        made.note(NoteKind.NEEDLESS, arguments[penalty], "a penalty of 0 is none")
+        made.note(NoteKind.NEEDLESS, arguments[penalty], "a penalty of 0 has no effect")
         return
     if (length := arguments.whole(buffer)) is not None:
         made.put("algorithm.overlong.buffer", length, origin(arguments[buffer]))

@@ -87,7 +87,7 @@ KEYS: dict[str, Entry] = {
     "loss_fn.use_cispo": Joint("algorithm.name"),
     "loss_fn.use_kl_in_reward": Joint("algorithm.kl.addedTo"),
     "loss_fn.kl_output_clamp_value": Joint("algorithm.kl.clamp"),
-    "loss_fn.kl_input_clamp_value": Needless("the estimate of a token has its limit with algorithm.kl.clamp"),
+    "loss_fn.kl_input_clamp_value": Needless("algorithm.kl.clamp limits the estimate of a token"),
     "loss_fn.truncated_importance_sampling_type": Joint("algorithm.importanceSampling.kind"),
     "loss_fn.truncated_importance_sampling_ratio_min": Joint("algorithm.importanceSampling.low"),
     "loss_fn.disable_ppo_ratio": Joint("algorithm.name"),
@@ -188,7 +188,7 @@ FAMILIES: tuple[tuple[re.Pattern[str], Entry], ...] = (
     (re.compile(r"policy\.tokenizer\..*"), Lost("the tokenizer and its template are those of the checkpoint", NOTHING)),
     (
         re.compile(r"policy\.megatron_cfg\.num_layers_in_(first|last)_pipeline_stage"),
-        Lost("equally many layers in each stage, unless spec.training.pipelineLayers has the layers of each"),
+        Lost("all stages have the same number of layers; spec.training.pipelineLayers sets them one by one"),
     ),
     (re.compile(r"teacher\..*"), Needless("the learner's ranks hold the teacher, in the student's layout")),
     (re.compile(r"value\..*"), Needless("the critic shares the policy's ranks, layout, batches and optimizer")),

@@ -99,7 +99,7 @@ def _owned(made: Draft, given: Given, path: str, value: object) -> None:
     else:
         made.put(path, words[str(value)], origin(given))
         if words[str(value)] == "fp32":
-            made.note(NoteKind.CHECK, given, "learner and engines have one precision")
+            made.note(NoteKind.CHECK, given, "learner and engines use the same precision")
 
 
 def _typed(given: Given, kind: str) -> object:
@@ -187,7 +187,7 @@ def _kl(made: Draft, arguments: Arguments) -> None:
     elif not in_loss:
         made.note(NoteKind.NEEDLESS, arguments["use-kl-loss"], "its coefficient is 0: no penalty, no reference model")
     if in_loss and in_reward:
-        made.note(NoteKind.LOST, arguments["kl-coef"], "there is one penalty; that of the loss is kept")
+        made.note(NoteKind.LOST, arguments["kl-coef"], "only one KL penalty is possible; the one in the loss is kept")
     if not (in_loss or in_reward):
         return
     name = "kl-loss-coef" if in_loss else "kl-coef"
@@ -270,7 +270,7 @@ def _source(made: Draft, given: Given, path: str, text: str) -> None:
         made.put(f"{path}.{name}", value, origin(given))
     found = SLICE.fullmatch(text)
     if found and found[2] not in ("", "0"):
-        made.note(NoteKind.LOST, given, "a slice begins with the first question: rljob has a limit only")
+        made.note(NoteKind.LOST, given, "rljob can only limit the number of questions, from the first one on")
 
 
 def _read_source(text: str) -> dict[str, object]:

@@ -111,7 +111,7 @@ DATA: dict[str, Entry] = {
         Lost("held-out questions have the columns and the reward of the training"),
         ("eval-input-key", "eval-label-key", "eval-tool-key", "eval-reward-key", "eval-metadata-key"),
     ),
-    "eval-config": Lost("its data sets belong into spec.data.heldOut and spec.data.evaluationSets"),
+    "eval-config": Lost("set its data sets in spec.data.heldOut and spec.data.evaluationSets"),
     "eval-function-path": OWN_HOOK,
     **same(
         Lost("the run's engines make the samples of evaluations, too"),
@@ -171,7 +171,7 @@ ALGORITHM: dict[str, Entry] = {
     "ref-update-interval": Lost("the reference stays the initial policy"),
     **same(OWN_HOOK, ("custom-loss-function-path", "custom-pg-loss-reducer-function-path")),
     **same(Lost("off-policy sequences are not masked"), ("use-opsm", "opsm-delta")),
-    "keep-old-actor": Lost("the old policy is that of the step's start"),
+    "keep-old-actor": Lost("the old policy is the policy at the step's start"),
     "reset-optimizer-states": Lost("the optimizer keeps its state"),
 }
 OPTIMIZER: dict[str, Entry] = {
@@ -193,7 +193,7 @@ OPTIMIZER: dict[str, Entry] = {
             *("stream-optimizer-state-to-disk", "optimizer-offload-fraction"),
         ),
     ),
-    "bf16": Needless("spec.training.precision is bf16 unless it says fp32"),
+    "bf16": Needless("the precision is bf16; spec.training.precision can be fp32"),
     "fp16": Lost("precisions are bf16 and fp32"),
     **same(
         Needless("sums of gradients and the softmax are always in fp32"),

@@ -124,7 +124,7 @@ KEYS: dict[str, Entry] = {
         (f"{OVERRIDES}.moe_aux_loss_coeff", f"{OVERRIDES}.moe_router_load_balancing_type"),
     ),
     **same(
-        Lost("equally many layers in each stage, unless spec.training.pipelineLayers has the layers of each"),
+        Lost("all stages have the same number of layers; spec.training.pipelineLayers sets them one by one"),
         (
             f"{OVERRIDES}.num_layers_in_first_pipeline_stage",
             f"{OVERRIDES}.num_layers_in_last_pipeline_stage",
@@ -234,7 +234,7 @@ FAMILIES: tuple[tuple[re.Pattern[str], Entry], ...] = (
     ),
     (
         re.compile(rf"{re.escape(DISTILLATION)}\.policy_loss_mode"),
-        Lost("differences are advantages in the clipped objective", ("vanilla",)),
+        Lost("the differences are the advantages of the clipped objective", ("vanilla",)),
     ),
     (re.compile(rf"{re.escape(DISTILLATION)}\.topk"), Needless("the divergence is that of the sampled tokens")),
     (re.compile(rf"{re.escape(DISTILLATION)}\..*"), Lost("the distillation has no such setting", NOTHING)),
@@ -287,7 +287,7 @@ FAMILIES: tuple[tuple[re.Pattern[str], Entry], ...] = (
     ),
     (
         re.compile(r"async_training\..*"),
-        Lost("spec.rollout.async bounds how old samples may be, and has no such setting", NOTHING),
+        Lost("spec.rollout.async limits the age of samples; it has no such setting", NOTHING),
     ),
     (re.compile(r"critic\..*"), Needless("the critic shares the policy's ranks, layout and batches")),
     (re.compile(r"trainer\..*(log|profile|ckpt|experiment).*|.*\.checkpoint\..*"), LOGGING),

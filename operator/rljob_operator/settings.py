@@ -97,14 +97,14 @@ def defaults_of(given: argparse.Namespace) -> Defaults:
 def add_defaults(parser: argparse.ArgumentParser) -> None:
     """Add the options that decide whether a job is admitted, and what its pods request."""
     add = parser.add_argument
-    add("--image", help="trainer image of jobs that name none")
+    add("--image", help="trainer image of jobs that set none")
     add("--storage", type=_volume, help="volume source, as JSON, for jobs without checkpoint.directory")
     add("--storage-path", default="/rljob", help="where that volume is mounted")
     add("--directory-image", help="makes run directories of jobs with another image than --image; absent: --image does")
-    add("--head-resources", type=_resources, default={}, help="of the heads of jobs that name none, as JSON")
+    add("--head-resources", type=_resources, default={}, help="of the head pods of jobs that set none, as JSON")
     add("--kueue", action="store_true", help="jobs may name a queue of Kueue")
     add("--job-defaults", type=_job_defaults, default={}, help="further settings of jobs' pods, as a spec in JSON")
-    add("--worker-resources", type=_resources, default={}, help="of the other pods of jobs that name none, as JSON")
+    add("--worker-resources", type=_resources, default={}, help="of the other pods of jobs that set none, as JSON")
 
 
 def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
@@ -116,13 +116,18 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--lease", default="rljob-operator", help="name of the Lease")
     add("--identity", default=f"{socket.gethostname()}-{os.getpid()}", help="name of this replica")
     add("--port", type=int, default=8080, help="of /healthz and /metrics")
-    add("--workers", type=int, default=8, help="jobs that are looked at at once")
+    add("--workers", type=int, default=8, help="jobs that are reconciled at the same time")
     add("--scrapers", type=_labels, help="labels, as JSON, of the namespaces whose pods may read drivers' metrics")
     add("--egress", type=_rules, help="what jobs' pods may reach besides each other and DNS, as in a NetworkPolicy")
     add("--run-directory-ttl", type=int, help="seconds from a job's deletion to its directory's; absent: never")
     add("--service-url", default="http://{service}.{namespace}.svc:{port}", help="how a job's Service is reached")
-    add("--head-address", default="Pod", choices=["Pod", "Service"], help="where the names of jobs' Services lead")
-    add("--sweep-seconds", type=float, default=60.0, help="between two looks at run directories of deleted jobs")
+    add(
+        "--head-address",
+        default="Pod",
+        choices=["Pod", "Service"],
+        help="which address the names of jobs' Services resolve to",
+    )
+    add("--sweep-seconds", type=float, default=60.0, help="between two checks of run directories of deleted jobs")
     add("--queue", default="On", choices=["On", "Off"], help="whether jobs wait for quota and nodes in a queue")
     add("--queue-patience", type=float, default=600.0, help="seconds for which the first in the queue may be overtaken")
     add("--fair-share", action="store_true", help="of one priority, the namespace with the fewest GPUs comes first")

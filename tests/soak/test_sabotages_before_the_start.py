@@ -81,7 +81,7 @@ REFUSED: dict[str, tuple[Callable[[Path], object], dict[str, Any], list[Row], st
         as_it_is,
         {"rollout": {"sampling": {"stopTokenIds": [2, 70_000]}}},
         [],
-        "spec.rollout.sampling.stopTokenIds[1]: 70000 never comes: the tokenizer's last token is 511",
+        "spec.rollout.sampling.stopTokenIds[1]: 70000 is outside the vocabulary; its last token is 511",
     ),
     "a tokenizer of another model": (
         another_tokenizer,

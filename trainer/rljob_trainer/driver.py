@@ -70,7 +70,7 @@ def main(arguments: Sequence[str]) -> Exit:
             code = _finish(run)
     except (Exception, SystemExit) as error:  # the top of the process: every end has a code and a line in the log
         log.exception("action=end reason=%s", type(error).__name__)
-        # What is done is done, although taking everything down has failed.
+        # A failed shutdown does not change the exit code of a finished run.
         if code is None:
             if found := logs.known_failure():
                 log.error("%s", found.line)

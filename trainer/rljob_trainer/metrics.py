@@ -19,7 +19,7 @@ from rljob_trainer.gpu_metrics import GpuMetrics, LostMetrics
 from rljob_trainer.metric_table import Metric, Plot, derived, last, metric, table
 
 MOST_SURPRISE = 700.0
-"""[nats]; its exponential is a number still"""
+"""largest value whose exp() is finite [nats]"""
 BETWEEN_STEPS = frozenset({"evaluate", "checkpoint"})
 """phases that are recorded with a step but are not part of it"""
 

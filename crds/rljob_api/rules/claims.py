@@ -44,7 +44,7 @@ class Text:
     def __post_init__(self) -> None:
         strange = [found[0] for found in PART.finditer(self.says) if found[2] not in PRINTED]
         if strange:
-            raise ValueError(f"names no term, perhaps for want of an f before the quotes: {' '.join(strange)}")
+            raise ValueError(f"has braces without a term; is an f missing before the quotes: {' '.join(strange)}")
 
     def of(self, spec: Spec) -> str:
         return PART.sub(lambda found: f"{found[1]}{in_words(PRINTED[found[2]].of(spec))}{found[3]}", self.says)

@@ -74,7 +74,7 @@ SERVICE = (
     unused(
         reward.remote,
         one_of(kind, ("", RewardKind.REMOTE)),
-        f"would not be asked: spec.reward.kind is {kind}; nearest valid: spec.reward.kind {RewardKind.REMOTE}",
+        f"would not be called: spec.reward.kind is {kind}; nearest valid: spec.reward.kind {RewardKind.REMOTE}",
     ),
     requires(
         reward.remote.url,
@@ -108,7 +108,7 @@ TASK = (
     unused(
         data.metadata_key,
         kind != RewardKind.TASK,
-        f"would hide from the verifier what spec.reward.kind {RewardKind.TASK} judges by; leave it out",
+        f"would replace the metadata that the verifier of spec.reward.kind {RewardKind.TASK} needs; leave it out",
     ),
 )
 

@@ -146,12 +146,12 @@ SEVERAL_STEPS = (
     unused(
         rollout.tools.read_only_paths,
         ~has(rollout.tools) | (or_else(rollout.tools.sandbox, ToolSandbox.NAMESPACES) != ToolSandbox.PODS),
-        "would not be used: pods of tools have the files of the image, and no others; leave it out",
+        "would not be used: pods of tools have only the files of the image; leave it out",
     ),
     unused(
         rollout.tools.secret_env,
         ~has(rollout.tools) | (or_else(rollout.tools.sandbox, ToolSandbox.NAMESPACES) == ToolSandbox.NONE),
-        "would not be given: a sandbox has no environment of the run"
+        "would not be passed on: a sandbox does not get the environment of the run"
         f"; nearest valid: sandbox {ToolSandbox.NONE}, or leave it out",
     ),
 )

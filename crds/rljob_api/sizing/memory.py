@@ -198,7 +198,8 @@ def critic(model: Shape, spec: Spec, where: Topology) -> list[Item]:
 
 
 def taught(teacher: Shape | None, spec: Spec, where: Topology) -> tuple[Item, ...]:
-    """Return what a teacher takes, while it scores: its activations are those of one layer, for nothing goes back."""
+    """Return what a teacher takes, while it scores: its activations are those of one layer, because it has no backward
+    pass."""
     if teacher is None:
         return ()
     parameters, size = fullest(teacher, where), BYTES[spec.training.precision]

@@ -94,7 +94,7 @@ def card(text: str) -> Card:
     number = NUMBER.fullmatch(text.strip())
     if number is None or not 0 < float(number[1]) <= LARGEST:
         raise UnknownCardError(
-            f"{text[:80]!r} is not a GPU of {', '.join(CARDS)}, and no number of GiB up to {LARGEST:g}"
+            f"{text[:80]!r} is neither one of {', '.join(CARDS)} nor a number of GiB up to {LARGEST:g}"
         )
     return Card(f"{float(number[1]):g} GiB", float(number[1]))
 

@@ -1,4 +1,4 @@
-"""`rljob why RUN_DIR`: how a run goes, in a sentence, and the numbers of its last steps beside its usual ones. Pure.
+"""`rljob why RUN_DIR`: the health of a run in a sentence, and its last steps beside its usual ones. Pure.
 
 ended badly? ─► engines away? ─► a finding of the watch? ─► slower than usual? ─► no better than at first? ─► well
 """

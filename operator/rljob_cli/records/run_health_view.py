@@ -16,7 +16,7 @@ from rljob_trainer.reporting.reading.history import History, NotARunError, read_
 
 
 def show_run(directory: Path, as_json: bool) -> None:
-    """Print how a run goes."""
+    """Print the health of a run."""
     try:
         history = read_history(directory)
     except (NotARunError, EventsError, OSError) as error:

@@ -1,4 +1,4 @@
-"""The job's status: the operator's memory, and what people and programs read. Pure, both ways.
+"""The job's status: the operator's memory, and what people and programs read. Pure; writes and reads it.
 
     status ─► history_of ─► (attempts.advance) ─► status_of ─► status
 

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 LOOK_S = 15.0
 """between two looks [s]"""
 OLD_S = 300.0
-"""what was last heard of longer ago says nothing [s]; an API server sends a bookmark every minute"""
+"""older news of a watch does not count [s]; an API server sends a bookmark every minute"""
 KNOWN_S = 30.0
 """how long a look waits until all is known [s]"""
 POLL_S = 0.02
@@ -88,7 +88,7 @@ class CapacityReader:
                     await asyncio.sleep(POLL_S)
         except TimeoutError:
             where = ", ".join(each.where for each in self._unknown())
-            raise ClusterError(f"nothing is known, or was heard for long, of {where}") from None
+            raise ClusterError(f"there is no recent data about {where}") from None
         with_nodes = not self._namespaces and not self._is_forbidden(NODES)
         return CapacityReading(self._others.seen(is_queued, with_nodes), tuple(self._classes.values()))
 

@@ -167,7 +167,7 @@ def test_each_class_of_errors_of_rljob_is_a_known_failure(path: str, name: str):
             "algorithms/factory.py",
             "AlgorithmError: algorithm.name own: 3 groups of advantages for 4",
         ),
-        ("AlgorithmRefused", "learners/objectives/trial.py", "ObjectiveError: returned 3; a Surrogate is wanted"),
+        ("AlgorithmRefused", "learners/objectives/trial.py", "ObjectiveError: returned 3; expected a Surrogate"),
         (
             "CheckpointLayout",
             "assembly/material.py",
@@ -278,7 +278,7 @@ def test_an_exception_of_python_in_the_trainer_is_named_by_its_place(code: str, 
             "line 49: holds <|im_start|>, which the model's chat template writes itself: it would be applied twice",
             "ChatTemplateTwice",
         ),
-        ("stopTokenIds[1]: 70000 never comes: the tokenizer's last token is 511", "RljobBadManifest"),
+        ("stopTokenIds[1]: 70000 is outside the vocabulary; its last token is 511", "RljobBadManifest"),
         (
             '"tokenizer.json" has the token 512, and config.json makes room for 5 (vocab_size): they are of two models',
             "TokenizerBroken",

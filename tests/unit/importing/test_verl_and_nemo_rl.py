@@ -436,7 +436,7 @@ def test_layers_that_the_back_end_of_nemo_rl_computes_again_are_computed_again(b
         ({"moe_router_dtype": "fp64"}, "the learner's mixture of experts has no such setting"),
         ({"peft": {"enabled": True}}, "rljob has no LoRA"),
         ({"fp8_cfg": {"enabled": True}}, "of engines see spec.rollout.quantization"),
-        ({"num_layers_in_first_pipeline_stage": 3}, "spec.training.pipelineLayers has the layers of each"),
+        ({"num_layers_in_first_pipeline_stage": 3}, "spec.training.pipelineLayers sets them one by one"),
     ],
 )
 def test_what_has_no_counterpart_is_lost_with_its_own_reason(setting, why):
@@ -572,8 +572,8 @@ def test_a_section_whose_training_is_lacking_is_refused_by_name(section):
 def test_of_two_sections_the_one_that_is_not_of_the_base_counts():
     found = of_section("ppo", grpo={"num_prompts_per_step": 99}, value=VALUE)
     assert found.content["spec"]["rollout"]["promptsPerStep"] == 4
-    needless = [str(note) for note in found.notes if "the training is that of the section ppo" in note.why]
-    assert needless == ["grpo.num_prompts_per_step: 99, line 10: the training is that of the section ppo"]
+    needless = [str(note) for note in found.notes if "the section ppo decides the training" in note.why]
+    assert needless == ["grpo.num_prompts_per_step: 99, line 10: the section ppo decides the training"]
 
 
 @pytest.mark.parametrize(

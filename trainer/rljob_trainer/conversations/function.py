@@ -65,5 +65,5 @@ def load(path: str) -> Function:
     try:
         inspect.signature(function).bind("conversation")
     except TypeError as error:
-        raise GenerateError(f"{name} takes {inspect.signature(function)}; (conversation) is wanted: {error}") from error
+        raise GenerateError(f"{name} takes {inspect.signature(function)}; expected (conversation): {error}") from error
     return Function(name, function)

@@ -133,7 +133,7 @@ def _parsed(line: bytes) -> RawRow:
 def _judge_size(line: bytes, place: str) -> None:
     """Raise DataError before a line is parsed that would take too much memory."""
     if len(line) > MOST_ROW_BYTES:
-        raise DataError(f"{place}: has more than {MOST_ROW_BYTES} bytes; a row ends with its line")
+        raise DataError(f"{place}: has more than {MOST_ROW_BYTES} bytes; write one row on each line")
     if len(line) > MOST_VALUES and (values := sum(map(line.count, (b",", b"[", b"{")))) > MOST_VALUES:
         raise DataError(f"{place}: has {values} commas and brackets in {len(line)} bytes; at most {MOST_VALUES}")
 

@@ -87,7 +87,7 @@ def batches(path: Path, limit: int | None, begun: Callable[[int], None] | None =
                     rows, decoded = rows + batch.num_rows, decoded + size(batch)
                     if decoded > most:
                         raise DataError(
-                            f"{path} row group {group}: more than {most} bytes up to row {rows}; the file explodes"
+                            f"{path} row group {group}: more than {most} bytes in memory up to row {rows}; split it"
                         )
                     yield batch
                     if limit is not None and rows >= limit:

@@ -58,6 +58,6 @@ def _between(messages: Sequence[Message], text: str) -> list[str]:
     for message in messages:
         piece, found, text = text.partition(message.content)
         if not found:
-            raise DataError("the chat template does not quote every turn in its order; set data.chatTemplate to false")
+            raise DataError("the chat template does not write all turns in their order; set data.chatTemplate to false")
         pieces.append(piece)
     return [*pieces, text]

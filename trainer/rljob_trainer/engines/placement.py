@@ -181,7 +181,7 @@ def reserve(topology: Topology, device: Device, timeout_s: float) -> Slots:
         if not gang.group.wait(max(1, round(deadline - time.monotonic()))):
             there = ray.cluster_resources().get(resource, 0)
             raise PlacementError(
-                f"reserve {topology.gpus} {resource} slots: not there within {timeout_s:g} s; the cluster has {there:g}"
+                f"reserve {topology.gpus} {resource} slots: not reserved in {timeout_s:g} s; the cluster has {there:g}"
             )
         places |= assign(topology, slots, gang.places())
     return Slots(places, resource)

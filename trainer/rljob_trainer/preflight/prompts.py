@@ -139,7 +139,7 @@ def judge_stops(spec: Spec, found: Habits | None, tokenizer: FileTokenizer, stop
     own, most = spec.rollout.sampling.stop_token_ids, tokenizer.highest_id
     path = "spec.rollout.sampling.stopTokenIds"
     problems = [
-        Problem(f"{path}[{place}]", token, f"never comes: the tokenizer's last token is {most}")
+        Problem(f"{path}[{place}]", token, f"is outside the vocabulary; its last token is {most}")
         for place, token in enumerate(own)
         if token > most
     ]

@@ -142,7 +142,7 @@ def superfluous(found: Weights) -> Iterator[Problem]:
     listed = set((found.index or {}).values())
     for file in found.files:
         if found.index is not None and file.name not in listed:
-            yield Problem(CHECKPOINT, file.name, f"is not in {INDEX}: it is not read")
+            yield Problem(CHECKPOINT, file.name, f"is not in {INDEX}, so it would not be read")
     if found.config.get("tie_word_embeddings") and "lm_head.weight" in shapes_of(found):
         rule = "is there, and config.json says tie_word_embeddings true: it is not read"
         yield Problem(CHECKPOINT, "lm_head.weight", rule, "tie_word_embeddings false, if the two differ")

@@ -269,7 +269,7 @@ class Running:
         try:
             self.process.stop()
         except ProcessError as error:
-            raise FunctionError(f"a reward's process does not go away: {error}") from error
+            raise FunctionError(f"a reward's process cannot be ended: {error}") from error
         return last_lines(self.process)
 
 

@@ -154,7 +154,7 @@ class Journal:
     def _issued_for(self, step: int) -> tuple[str, ...]:
         issued = [record.prompts for record in self._records if record.event == "issued" and record.step == step]
         if not issued:
-            raise JournalError(f"{self._path}: step {step} is said to be consumed, and nothing was issued for it")
+            raise JournalError(f"{self._path}: step {step} is recorded as consumed, but none of its prompts as issued")
         return tuple(uid for prompts in issued for uid in prompts)
 
     def _end_of(self, step: int, checkpoint: str) -> int:

@@ -187,7 +187,7 @@ def _piece(spec: TensorSpec, sharding: Sharding, rank: int) -> Piece:
 def _shard(spec: TensorSpec, axis: int, shards: int, index: int) -> Piece:
     size, rest = divmod(spec.shape[axis], shards)
     if rest:
-        raise LayoutError(f"{spec.name}: axis {axis} of {spec.shape} does not divide over {shards} ranks")
+        raise LayoutError(f"{spec.name}: axis {axis} of {spec.shape} cannot be divided over {shards} ranks")
     return Piece(spec.name, axis, index * size, (index + 1) * size)
 
 

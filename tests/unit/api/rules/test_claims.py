@@ -69,7 +69,7 @@ def test_a_constant_with_braces_stays_itself():
 
 
 def test_a_sentence_without_its_f_is_refused_when_it_is_declared():
-    with pytest.raises(ValueError, match="want of an f"):
+    with pytest.raises(ValueError, match="is an f missing"):
         requires(seed, never, "is more than {seed}")
 
 

@@ -63,7 +63,7 @@ def test_a_small_file_that_becomes_large_is_refused_by_its_row_group(tmp_path, m
 def test_rows_that_are_held_have_a_limit_together(tmp_path, monkeypatch):
     monkeypatch.setattr(parquet, "DECODED_BYTES", 2**24)
     path = written(tmp_path, one_text(1_000, 50_000), row_group_size=100)
-    with pytest.raises(DataError, match=r"q\.parquet row group 3: more than 16777216 bytes up to row 400;"):
+    with pytest.raises(DataError, match=r"q\.parquet row group 3: more than 16777216 bytes in memory up to row 400;"):
         list(batches(path, None))
 
 

@@ -67,7 +67,7 @@ def test_a_template_whose_first_turn_looks_different_cannot_be_judged():
 
 
 def test_a_template_that_leaves_turns_out_is_refused():
-    with pytest.raises(DataError, match=r"does not quote every turn"):
+    with pytest.raises(DataError, match=r"does not write all turns"):
         default_system_turn(renderer(LAST_TURN_ONLY), "")
 
 

@@ -181,7 +181,7 @@ SABOTAGES: dict[str, tuple[Callable[[Place], object], str]] = {
     ),
     "a stop token that no tokenizer has": (
         set_spec(rollout={"sampling": {"maxNewTokens": 8, "stopTokenIds": [2, 70_000]}}),
-        "spec.rollout.sampling.stopTokenIds[1]: 70000 never comes: the tokenizer's last token is 511",
+        "spec.rollout.sampling.stopTokenIds[1]: 70000 is outside the vocabulary; its last token is 511",
     ),
     "a key that the rows have not": (
         lambda place: (

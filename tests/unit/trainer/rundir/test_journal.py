@@ -149,7 +149,7 @@ def test_a_journal_that_ends_before_the_checkpoint_is_refused(tmp_path):
 
 
 def test_consuming_a_step_that_was_not_issued_is_refused(tmp_path):
-    with pytest.raises(JournalError, match=r"step 2 is said to be consumed, and nothing was issued for it"):
+    with pytest.raises(JournalError, match=r"step 2 is recorded as consumed, but none of its prompts as issued"):
         Journal(tmp_path / "journal.jsonl").consumed(2)
 
 

@@ -229,7 +229,7 @@ def test_what_an_engine_joins_while_it_loads_is_in_one_bucket(limit: int, wanted
 
 
 def test_a_model_that_does_not_divide_is_refused_by_name() -> None:
-    with pytest.raises(LayoutError, match=r"down_proj\.weight: axis 1 of \(8, 12\) does not divide over 8 ranks"):
+    with pytest.raises(LayoutError, match=r"down_proj\.weight: axis 1 of \(8, 12\) cannot be divided over 8 ranks"):
         held(8, 0)
 
 
@@ -351,7 +351,7 @@ def test_shapes_are_sent_and_not_held() -> None:
 
 def test_a_cut_of_words_that_ranks_do_not_divide_is_refused_by_name() -> None:
     specs = [TensorSpec(name := f"{LAYER}.self_attn.o_proj.weight_packed", (4, 9), "int32")]
-    with pytest.raises(LayoutError, match=rf"^{name}: axis 1 of \(4, 9\) does not divide over 2 ranks$"):
+    with pytest.raises(LayoutError, match=rf"^{name}: axis 1 of \(4, 9\) cannot be divided over 2 ranks$"):
         engine_tensors(specs, Sharding(2, 2, False), 0)
 
 

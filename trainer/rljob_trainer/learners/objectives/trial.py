@@ -36,10 +36,10 @@ def tried(objective: Objective, settings: LossSettings) -> None:
     except Exception as error:
         raise ObjectiveError(f"failed on a trial: {_described(error)}") from error
     if not isinstance(made, Surrogate):
-        raise ObjectiveError(f"returned {type(made).__name__}; a Surrogate is wanted")
+        raise ObjectiveError(f"returned {type(made).__name__}; expected a Surrogate")
     shapes = {name: tuple(getattr(getattr(made, name), "shape", ())) for name in ("loss_R", "ratio_R", "clipped_R")}
     if wrong := {name: shape for name, shape in shapes.items() if shape != (TOKENS,)}:
-        raise ObjectiveError(f"returned {wrong} for {TOKENS} tokens; one value for each is wanted")
+        raise ObjectiveError(f"returned {wrong} for {TOKENS} tokens; expected one value for each")
     if not made.loss_R.requires_grad:
         raise ObjectiveError("returned a loss that does not depend on logprobs_R: nothing would be trained")
     (slope_R,) = torch.autograd.grad(made.loss_R.sum(), logprobs_R)

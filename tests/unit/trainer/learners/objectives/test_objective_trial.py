@@ -79,7 +79,7 @@ def plain_numbers(responses, settings):
             r"failed on a trial: AttributeError: .*'clipLow' \(test_objective_trial.py, line \d+\); nearest: clip_low",
         ),
         (one_number, r"returned \{'loss_R': \(\)\} for 6 tokens; one value for each is wanted"),
-        (no_surrogate, "returned Tensor; a Surrogate is wanted"),
+        (no_surrogate, "returned Tensor; expected a Surrogate"),
         (untrained, r"^returned a loss that does not depend on logprobs_R: nothing would be trained$"),
         (
             flipped,

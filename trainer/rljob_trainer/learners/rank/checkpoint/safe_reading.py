@@ -43,7 +43,9 @@ from rljob_trainer.rundir.retries import Patience
 from rljob_trainer.rundir.retrying_file import retrying_file
 
 METADATA = ".metadata"
-MORE_THAN_VALUES = "holds more than tensors and plain values; nothing of it was run: use a checkpoint of rljob"
+MORE_THAN_VALUES = (
+    "holds more than tensors and plain values; none of its code was run: use a checkpoint that rljob wrote"
+)
 
 
 def _memory_format(kind: object, name: object) -> Any:
@@ -122,7 +124,9 @@ def read_metadata(directory: Path, patience: Patience) -> Metadata:
         # From memory: sizes that a pickle names are then bounded by its own.
         metadata = _Unpickler(io.BytesIO(content)).load()
     except Exception as error:  # a damaged pickle raises errors of any kind
-        raise CheckpointFormatError(f"{path}: {error}; nothing of it was run: use a checkpoint of rljob") from error
+        raise CheckpointFormatError(
+            f"{path}: {error}; none of its code was run: use a checkpoint that rljob wrote"
+        ) from error
     if not isinstance(metadata, Metadata) or not isinstance(metadata.storage_data, dict):
         raise CheckpointFormatError(f"{path}: holds a {type(metadata).__name__}; metadata of a checkpoint is expected")
     for info in metadata.storage_data.values():

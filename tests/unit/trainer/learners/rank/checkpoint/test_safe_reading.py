@@ -93,7 +93,7 @@ def test_code_in_a_checkpoint_is_not_run(
     rank: Rank, saved: Path, tmp_path: Path, hide: Callable[[Path, Path], None]
 ) -> None:
     hide(saved, tmp_path / "mark")
-    with pytest.raises(CheckpointFormatError, match="nothing of it was run"):
+    with pytest.raises(CheckpointFormatError, match="none of its code was run"):
         rank.load(saved)
     assert not (tmp_path / "mark").exists()
 
@@ -101,7 +101,7 @@ def test_code_in_a_checkpoint_is_not_run(
 def test_code_in_an_object_of_a_rank_is_not_run(rank: Rank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "_random_state", lambda device: {"python": Bomb(tmp_path / "mark")})
     rank.save(tmp_path / "saved")
-    with pytest.raises(CheckpointFormatError, match=r"random.*nothing of it was run"):
+    with pytest.raises(CheckpointFormatError, match=r"random.*none of its code was run"):
         rank.load(tmp_path / "saved")
     assert not (tmp_path / "mark").exists()
 
