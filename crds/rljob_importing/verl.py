@@ -149,7 +149,9 @@ def _kl(made: Draft, arguments: Arguments) -> None:
     made.put("algorithm.kl.coefficient", coefficient, shown(arguments, weight))
     if in_loss and in_reward:
         made.note(
-            NoteKind.LOST, arguments["algorithm.use_kl_in_reward"], "there is one penalty; that of the loss is kept"
+            NoteKind.LOST,
+            arguments["algorithm.use_kl_in_reward"],
+            "only one KL penalty is possible; the one in the loss is kept",
         )
     elif in_reward:
         made.put("algorithm.kl.addedTo", "Reward", origin(arguments["algorithm.use_kl_in_reward"]))

@@ -109,7 +109,9 @@ def as_json(content: Mapping[str, Any]) -> str:
             (Problem("manifest", ABSENT, f"holds text that is not Unicode: {error.reason}"),)
         ) from error
     except TypeError as error:
-        raise ManifestError((Problem("manifest", ABSENT, f"JSON cannot represent a value: {error}"),)) from error
+        raise ManifestError(
+            (Problem("manifest", ABSENT, f"has a value that JSON cannot represent: {error}"),)
+        ) from error
     except ValueError as error:
         raise ManifestError((Problem("manifest", ABSENT, "contains itself through an alias"),)) from error
 

@@ -67,7 +67,7 @@ HEADERS = "spec.reward.remote.headersFromEnv or headersFromFile"
 SECRETS = unused(
     reward.secret_env,
     ~has(reward.sandbox),
-    f"would not be given: a sandbox has no environment of the run; leave it out, or {reward.sandbox.at}",
+    f"would not be passed on: a sandbox does not get the environment of the run; leave it out, or {reward.sandbox.at}",
 )
 SERVICE = (
     needs(reward.remote, kind != RewardKind.REMOTE, f"is missing: kind {RewardKind.REMOTE} needs its `url`"),

@@ -94,8 +94,8 @@ def test_other_text_is_refused_in_one_problem_that_says_where(text, said):
     [
         ("!!int abc", "not YAML: invalid literal"),
         ("!!float abc", "not YAML: could not convert"),
-        ("!!binary aGk=", "JSON cannot represent a value"),
-        ("!!set {a}", "JSON cannot represent a value"),
+        ("!!binary aGk=", "has a value that JSON cannot represent"),
+        ("!!set {a}", "has a value that JSON cannot represent"),
         ("9" * 5000, "not YAML: Exceeds the limit"),
     ],
 )

@@ -133,7 +133,7 @@ ENDLESS = {
 @pytest.mark.parametrize("rest", ENDLESS.values(), ids=ENDLESS)
 def test_a_row_without_end_is_refused_before_more_of_it_is_read(file_of, monkeypatch, rest):
     monkeypatch.setattr(json_lines, "MOST_ROW_BYTES", 3000)
-    with pytest.raises(DataError, match=r"q\.jsonl:3: has more than 3000 bytes; a row ends with its line$"):
+    with pytest.raises(DataError, match=r"q\.jsonl:3: has more than 3000 bytes; write one row on each line$"):
         questions(file_of(GOOD + GOOD + rest))
 
 

@@ -114,7 +114,7 @@ SABOTAGES: dict[str, tuple[Callable[[Place], object], str]] = {
     ),
     "a file that the index does not know": (
         lambda place: save_file({}, place.model / "consolidated.safetensors"),
-        f'"consolidated.safetensors" is not in {INDEX}: it is not read',
+        f'"consolidated.safetensors" is not in {INDEX}, so it would not be read',
     ),
     "no weights": (
         lambda place: [path.unlink() for path in place.model.glob("model*")],

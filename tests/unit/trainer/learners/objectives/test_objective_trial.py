@@ -73,12 +73,12 @@ def plain_numbers(responses, settings):
             dividing,
             r"^failed on a trial: ZeroDivisionError: division by zero \(test_objective_trial.py, line \d+\)$",
         ),
-        (plain_numbers, r"returned \{'loss_R': \(\), 'clipped_R': \(\)\} for 6 tokens; one value for each is wanted$"),
+        (plain_numbers, r"returned \{'loss_R': \(\), 'clipped_R': \(\)\} for 6 tokens; expected one value for each$"),
         (
             misspelt,
             r"failed on a trial: AttributeError: .*'clipLow' \(test_objective_trial.py, line \d+\); nearest: clip_low",
         ),
-        (one_number, r"returned \{'loss_R': \(\)\} for 6 tokens; one value for each is wanted"),
+        (one_number, r"returned \{'loss_R': \(\)\} for 6 tokens; expected one value for each"),
         (no_surrogate, "returned Tensor; expected a Surrogate"),
         (untrained, r"^returned a loss that does not depend on logprobs_R: nothing would be trained$"),
         (
