@@ -19,7 +19,7 @@ EVALUATES = re.compile(r".*\bmain_(eval|gen)\w*")
 class Training(StrEnum):
     """What a program of verl does with its keys."""
 
-    IN_TURNS = "InTurns"
+    ALTERNATING = "Alternating"
     """`main_ppo`: rollouts and training alternate"""
     ONE_STEP_AHEAD = "OneStepAhead"
     """rollouts of the next step while the learner trains, on separate GPUs"""
@@ -36,7 +36,7 @@ TRAININGS = (
         re.compile(
             r"(verl\.trainer\.|(.*\.)?(dapo|entropy|transfer_queue)\.)?main_(ppo|dapo|entropy)\w*|.*\.main_dapo"
         ),
-        Training.IN_TURNS,
+        Training.ALTERNATING,
     ),
 )
 """by the module's name, the first that fits"""

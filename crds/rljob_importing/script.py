@@ -50,7 +50,7 @@ def from_configuration(text: str, files: Files) -> Draft:
         raise NoTrainingError(str(error)) from error
     sections = {each.name.partition(".")[0] for each in found}
     if "actor_rollout_ref" in sections:
-        training = Training.FULLY_ASYNC if "async_training" in sections else Training.IN_TURNS
+        training = Training.FULLY_ASYNC if "async_training" in sections else Training.ALTERNATING
         return verl.draft(settings.followed(found), training)
     if sections.intersection(("policy", *nemo_rl.SECTIONS, *nemo_rl.LACKING)):
         return from_nemo_rl(settings.followed(found))
@@ -121,7 +121,7 @@ def from_launch(launch: Launch, files: Files) -> Draft:
         case System.SLIME:
             return slime.draft(command.flags(launch.words)[0], launch.program)
         case System.VERL:
-            training = entries.of_verl(launch.program.text) or Training.IN_TURNS
+            training = entries.of_verl(launch.program.text) or Training.ALTERNATING
             given = settings.followed(overrides)
             drafted = verl_sft.draft(given, launch) if training is Training.SFT else verl.draft(given, training)
             unread.note(drafted, command.others(launch.words), DEFAULT)

@@ -46,7 +46,7 @@ OTHER_OBJECTIVE = (
 SET_NAME = re.compile(r"[^A-Za-z0-9_-]+")
 
 
-def draft(given: Sequence[Given], training: Training = Training.IN_TURNS) -> Draft:
+def draft(given: Sequence[Given], training: Training = Training.ALTERNATING) -> Draft:
     """Return the RLJob's spec as far as the settings of a program with the keys of `main_ppo` give it."""
     made, arguments = Draft(), Arguments(given)
     carry_over(made, arguments, KEYS, by_family(FAMILIES))
@@ -60,7 +60,7 @@ def draft(given: Sequence[Given], training: Training = Training.IN_TURNS) -> Dra
     _data(made, arguments)
     _reward(made, arguments)
     _batches(made, arguments)
-    if training is Training.IN_TURNS:
+    if training is Training.ALTERNATING:
         _engines(made, arguments)
     else:
         apart(made, arguments)
@@ -169,7 +169,7 @@ def _correction(made: Draft, arguments: Arguments, training: Training) -> None:
     prefix = f"{CORRECTION}." if f"{CORRECTION}.rollout_is" in arguments else "algorithm."
     weighs, bound, cap = f"{prefix}rollout_is", f"{prefix}rollout_is_threshold", f"{ACTOR}.tis_imp_ratio_cap"
     level, bypass = (arguments.text(weighs) or "").lower(), f"{CORRECTION}.bypass_mode"
-    if on(arguments, bypass) and training is Training.IN_TURNS:
+    if on(arguments, bypass) and training is Training.ALTERNATING:
         why = "the probability ratio is to the learner's own probabilities; only rollout.async has those of the engines"
         made.note(NoteKind.CHECK, arguments[bypass], why)
     if level in ("", *NOTHING):

@@ -37,7 +37,7 @@ class Diagnoses:
         self._changed = changed
         self._found: dict[Key, dict[int, KnownFailure | None]] = {}
         self._reading: dict[Key, tuple[int, asyncio.Task[None]]] = {}
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._reader: asyncio.subprocess.Process | None = None
 
     def found(self, key: Key) -> Mapping[int, KnownFailure | None]:
@@ -72,7 +72,7 @@ class Diagnoses:
     async def _read(self, key: Key, attempt: int, evidence: Evidence) -> None:
         failure = None
         try:
-            async with asyncio.timeout(WAIT_S), self._turn:
+            async with asyncio.timeout(WAIT_S), self._lock:
                 failure = await self._answer(evidence)
         except TimeoutError:
             log.warning("action=diagnose job=%s attempt=%d outcome=timeout", key, attempt)

@@ -94,7 +94,7 @@ def _run(foundation: Foundation, server: ControlServer, found: Found | None) -> 
     slots = placement.reserve(foundation.topology, spec.runtime.device, PLACEMENT_S)
     require_kept_weights(spec, foundation.topology, slots)
     foundation.status_store.beat()
-    start = start_in_turns if spec.learner_leaves else start_at_once
+    start = start_learner_first if spec.learner_leaves else start_at_once
     sampling, learning = start(
         partial(material.source.start, material, slots),
         partial(mode.start_learning, foundation, material, slots),
@@ -120,7 +120,7 @@ def start_at_once(
     return samples, learns
 
 
-def start_in_turns(
+def start_learner_first(
     sampling: Callable[[], Sampling], learning: Callable[[], Learning], resume: Resume, beat: Callable[[], None]
 ) -> tuple[Sampling, Learning]:
     """Start the engines when the learner has resumed and left the GPU: they measure what is free for their KV cache."""

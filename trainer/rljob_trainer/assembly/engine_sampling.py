@@ -97,8 +97,8 @@ class EngineSampling:
         """Publish the first weights; return rollouts, rewards, weights and evaluation."""
         publisher = Publisher(learning.transport(self.fleet.hosts), self.foundation.spec.weight_sync.timeout_seconds)
         self.fleet.catch_up.publisher = publisher
-        if self.fleet.turns is not None:
-            self.fleet.turns.learner = learning.group
+        if self.fleet.sharing is not None:
+            self.fleet.sharing.learner = learning.group
         weights = EngineWeights(self.fleet.pool, publisher, self.foundation.background)
         ahead = self.foundation.spec.ahead
         rollouts, published = (

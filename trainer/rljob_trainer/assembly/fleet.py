@@ -29,7 +29,7 @@ from rljob_trainer.engines.pool import EnginePool
 from rljob_trainer.engines.ray_host import RayHost
 from rljob_trainer.engines.router import Router
 from rljob_trainer.metrics import Publication
-from rljob_trainer.sync.gpu_sharing import InTurns
+from rljob_trainer.sync.gpu_sharing import LeavingLearner
 from rljob_trainer.sync.publisher import Publisher
 
 
@@ -54,7 +54,7 @@ class Fleet:
     """of all engines that there are or have been"""
     started: "Future[None]"
     catch_up: CatchUp
-    turns: InTurns | None
+    sharing: LeavingLearner | None
     """None: the learner stays where it is"""
 
     @property
@@ -73,7 +73,7 @@ def start_fleet(foundation: Foundation, material: Material, slots: Slots) -> Fle
     key = new_key()
     router = Router(router_settings(spec), log_file, session, ray.util.get_node_ip_address(), key)
     catch_up = CatchUp()
-    turns = InTurns() if spec.learner_leaves else None
+    sharing = LeavingLearner() if spec.learner_leaves else None
     hosts: dict[str, RayHost] = {}
     pool = EnginePool(
         names=tuple(engine.name for engine in foundation.topology.engines),
@@ -83,12 +83,12 @@ def start_fleet(foundation: Foundation, material: Material, slots: Slots) -> Fle
         routing=router,
         settings=pool_settings(spec),
         catch_up=catch_up,
-        turns=turns,
+        sharing=sharing,
     )
     foundation.commands.connect(pool)
     stack.callback(lambda: background.run(router.stop(), timeout_s=30))
     stack.callback(lambda: background.run(pool.stop(), timeout_s=60))
-    return Fleet(router, pool, hosts, background.submit(_both(router.start(), pool.start())), catch_up, turns)
+    return Fleet(router, pool, hosts, background.submit(_both(router.start(), pool.start())), catch_up, sharing)
 
 
 def _command(foundation: Foundation, material: Material) -> EngineCommand:

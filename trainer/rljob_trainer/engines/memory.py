@@ -15,8 +15,8 @@ DEADLINE_S = 60.0
 """of one request to release or to allocate [s]"""
 
 
-class Turns(Protocol):
-    """How a learner shares engines' GPUs, see `Together` and `sync.gpu_sharing.InTurns`."""
+class Sharing(Protocol):
+    """How a learner shares engines' GPUs, see `Together` and `sync.gpu_sharing.LeavingLearner`."""
 
     @property
     def publishing(self) -> Parts:

@@ -108,12 +108,12 @@ class EnginePool:
         routing: Routing,
         settings: PoolSettings,
         catch_up: CatchUp,
-        turns: memory.Turns | None = None,
+        sharing: memory.Sharing | None = None,
     ) -> None:
         """`host` and `health` are made for each engine, those of `names` and any that are added; `client` is the client
         of the engine of a name at a URL.
 
-        Without `turns` a learner needs nothing of the engines' GPUs.
+        Without `sharing` a learner needs nothing of the engines' GPUs.
         """
         self._engines = {name: _Engine(name, host(name), health(name)) for name in names}
         self._host = host
@@ -125,7 +125,7 @@ class EnginePool:
         self._settings = settings
         self._catch_up = catch_up
         self._residency = memory.Residency()
-        self.turns = turns or memory.Together()
+        self.sharing = sharing or memory.Together()
         """how a learner shares the engines' GPUs"""
         self._version: int | None = None
         self._stopping = False
@@ -284,11 +284,11 @@ class EnginePool:
         for engine in engines:
             engine.receiving += 1
         try:
-            for name, reason in (await self._hold(engines, self.turns.publishing)).items():
+            for name, reason in (await self._hold(engines, self.sharing.publishing)).items():
                 self._happens(self._engines[name], lifecycle.PublishFailed(generations[name]), reason)
             publication = await work
             if publication is not None:
-                await self.turns.published()
+                await self.sharing.published()
                 verified = [self._engines[name] for name in publication.engines]
                 publication = _without(publication, await self._hold(verified, memory.ALL))
         finally:
@@ -301,7 +301,7 @@ class EnginePool:
     def _must_wait(self) -> bool:
         """Whether an engine waits for the next step's weights: the learner has no room beside engines that serve."""
         serving = any(isinstance(engine.state, lifecycle.Serving) for engine in self._engines.values())
-        return serving and self.turns.publishing != memory.ALL
+        return serving and self.sharing.publishing != memory.ALL
 
     async def _apply(self, publication: Publication, generations: Mapping[str, int]) -> None:
         self._version = publication.version

@@ -2,8 +2,8 @@
 
     rollout: engines ─► training: learner ─► publication: weights of both ─► rollout
 
-With `InTurns` the learner leaves, too: gradients and optimizer state before the publication, weights after it, and
-engines get their KV cache back last. So it may be as large as if there was no learner.
+With `LeavingLearner` the learner leaves, too: gradients and optimizer state before the publication, weights after it,
+and engines get their KV cache back last. So it may be as large as if there was no learner.
 
 Where each has its own GPUs, or on CPU cores, there is nothing to hand over, and `sync.weights.EngineWeights` alone says
 when the learner may change its weights.
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class InTurns:
+class LeavingLearner:
     """A learner that leaves the GPU while engines roll out."""
 
     learner: LearnerGroup | None = None
@@ -67,16 +67,16 @@ class GpuSharing:
     @contextmanager
     def saving(self) -> Iterator[None]:
         """Let the learner have all of its state on the GPU, while engines keep their weights and wait."""
-        self._move("make_room", self.pool.hold(self.pool.turns.publishing))
+        self._move("make_room", self.pool.hold(self.pool.sharing.publishing))
         yield
         self._move("end_room", self._end_room())
 
     async def _resume(self) -> None:
-        await self.pool.turns.trained()
-        await self.pool.hold(self.pool.turns.publishing)
+        await self.pool.sharing.trained()
+        await self.pool.hold(self.pool.sharing.publishing)
 
     async def _end_room(self) -> None:
-        await self.pool.turns.published()
+        await self.pool.sharing.published()
         await self.pool.hold(memory.ALL)
 
     def _move(self, action: str, work: Coroutine[Any, Any, None]) -> None:

@@ -14,7 +14,7 @@ from rljob_trainer.rollouts.asynchronous import AsyncRollouts
 from rljob_trainer.rollouts.evaluation import NoHeldOut
 from rljob_trainer.rollouts.synchronous import SyncRollouts
 from rljob_trainer.sync.gated_weights import GatedWeights
-from rljob_trainer.sync.gpu_sharing import InTurns
+from rljob_trainer.sync.gpu_sharing import LeavingLearner
 from rljob_trainer.sync.weights import EngineWeights
 from support.trainer.whole_run import manifest
 
@@ -45,7 +45,7 @@ class Learning:
 
 @pytest.fixture
 def stage(tmp_path, tiny_llama_dir):
-    def begin(asynchronous=None, turns=None):
+    def begin(asynchronous=None, sharing=None):
         sections = {"placement": "Disaggregated", "rollout": {"async": asynchronous}} if asynchronous else {}
         spec = parse(manifest(tiny_llama_dir, tmp_path, **sections)).spec
         foundation = SimpleNamespace(
@@ -53,7 +53,7 @@ def stage(tmp_path, tiny_llama_dir):
         )
         material = SimpleNamespace(model=tiny_llama_dir, first=4, data=SimpleNamespace(held_out=()))
         pool = SimpleNamespace(cut="cut", serving_urls=None)
-        fleet = SimpleNamespace(pool=pool, hosts="hosts", client="client", catch_up=CatchUp(), turns=turns)
+        fleet = SimpleNamespace(pool=pool, hosts="hosts", client="client", catch_up=CatchUp(), sharing=sharing)
         learning = Learning(fleet.catch_up)
         sampling = EngineSampling(foundation, material, "rewards", None, fleet)
         return sampling.sampled("scheduler", learning), learning
@@ -62,9 +62,9 @@ def stage(tmp_path, tiny_llama_dir):
 
 
 def test_a_learner_in_turns_meets_the_engines_before_the_first_publication(stage):
-    turns = InTurns()
-    _, learning = stage(turns=turns)
-    assert turns.learner is learning.group
+    sharing = LeavingLearner()
+    _, learning = stage(sharing=sharing)
+    assert sharing.learner is learning.group
 
 
 def test_rollouts_wait_for_the_weights_of_their_step(stage):

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from rljob_trainer.assembly import build
-from rljob_trainer.assembly.build import Start, start_at_once, start_in_turns
+from rljob_trainer.assembly.build import Start, start_at_once, start_learner_first
 from rljob_trainer.preflight import PreflightError
 
 
@@ -35,7 +35,13 @@ def test_learner_and_engines_start_at_once() -> None:
 
 
 def test_engines_start_on_gpus_that_the_learner_has_left() -> None:
-    assert order(start_in_turns) == ["learner starts", "resume True", "leave True", "engines start", "engines ready"]
+    assert order(start_learner_first) == [
+        "learner starts",
+        "resume True",
+        "leave True",
+        "engines start",
+        "engines ready",
+    ]
 
 
 def test_nothing_starts_on_gpus_that_would_change_published_weights(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 from rljob_trainer.engines import memory
 from rljob_trainer.learners.rank_calls import Rank
 from rljob_trainer.metrics import Publication
-from rljob_trainer.sync.gpu_sharing import GpuSharing, InTurns
+from rljob_trainer.sync.gpu_sharing import GpuSharing, LeavingLearner
 from rljob_trainer.sync.weights import EngineWeights
 from support.trainer.virtual_time import VirtualBackground
 
@@ -47,7 +47,7 @@ class Noted:
 class FakePool:
     def __init__(self, happened: list[str]) -> None:
         self.happened = happened
-        self.turns = Noted(happened)
+        self.sharing = Noted(happened)
 
     async def publish(self, version: int, publish: Any) -> Publication:
         return await publish(version, ["a", "b"])
@@ -120,14 +120,14 @@ class FakeLearner:
 
 def test_a_learner_in_turns_leaves_weights_for_the_publication_alone() -> None:
     learner = FakeLearner()
-    turns = InTurns(cast(Any, learner))
-    asyncio.run(turns.trained())
-    asyncio.run(turns.published())
+    sharing = LeavingLearner(cast(Any, learner))
+    asyncio.run(sharing.trained())
+    asyncio.run(sharing.published())
     assert learner.calls == [(Rank.leave, False), (Rank.leave, True)]
 
 
 def test_nobody_leaves_before_learner_and_engines_have_met() -> None:
-    asyncio.run(InTurns().published())
+    asyncio.run(LeavingLearner().published())
 
 
 def test_engines_do_not_take_their_memory_back_after_an_error(scene: Scene) -> None:

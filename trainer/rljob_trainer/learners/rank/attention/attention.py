@@ -99,7 +99,7 @@ class PackedTokens(PackedSeqParams):
     sin: torch.Tensor | None = None
     local: tuple[torch.Tensor, torch.Tensor] | None = None
     """cosines and sines of layers with a window; None: there are none"""
-    turn: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor] = rotate
+    rotation: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor] = rotate
     """turns queries or keys by cosines and sines"""
     positions_R: torch.Tensor | None = None
     """computed tokens whose hidden states the loss needs"""
@@ -133,7 +133,7 @@ class PackedAttention(torch.nn.Module):
         assert packed.kernel is not None and packed.cos is not None and packed.sin is not None
         angles = packed.local if self.is_local else (packed.cos, packed.sin)
         assert angles is not None
-        q, k = (packed.turn(x, *angles) for x in (query, key))
+        q, k = (packed.rotation(x, *angles) for x in (query, key))
         return packed.kernel(q, k, value, self.sight).flatten(1)
 
 

@@ -49,14 +49,14 @@ class RankTokens:
         cos, sin = rope.angles(depths)
         local_R = self.local_N[self.layout.positions_R]
         positions_R = uploaded(torch.from_numpy(local_R[local_R >= 0]), device)
-        turn = rotate_pairs if rope.pairs else rotate
+        rotation = rotate_pairs if rope.pairs else rotate
         return PackedTokens(
             qkv_format="thd",
             kernel=self.kernel,
             cos=cos,
             sin=sin,
             local=rope.local_angles(depths),
-            turn=turn,
+            rotation=rotation,
             positions_R=positions_R,
         )
 

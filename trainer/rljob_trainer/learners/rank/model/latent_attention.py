@@ -80,7 +80,7 @@ class LatentAttention(MegatronModule):
         else:
             projected, _bias = self.linear_q_proj(hidden)
         plain, turning = projected.squeeze(1).unflatten(-1, (-1, latent.head)).split([latent.plain, latent.turned], -1)
-        queries = torch.cat([plain, packed.turn(turning, packed.cos, packed.sin)], -1)
+        queries = torch.cat([plain, packed.rotation(turning, packed.cos, packed.sin)], -1)
         return queries if latent.sharpness == 1.0 else queries * latent.sharpness
 
     def _keys_values(self, hidden: torch.Tensor, packed: PackedTokens) -> tuple[torch.Tensor, torch.Tensor]:
@@ -97,7 +97,7 @@ class LatentAttention(MegatronModule):
             turning = gather_from_sequence_parallel_region(turning, group=self._group)
         else:
             turning = copy_to_tensor_model_parallel_region(turning, group=self._group)
-        turned = packed.turn(turning, packed.cos, packed.sin).expand(-1, plain.shape[1], -1)
+        turned = packed.rotation(turning, packed.cos, packed.sin).expand(-1, plain.shape[1], -1)
         return torch.cat([plain, turned], -1), F.pad(values, (0, latent.head - latent.value))
 
 

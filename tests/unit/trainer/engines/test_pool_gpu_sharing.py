@@ -35,7 +35,7 @@ def moves(scene: Scene) -> list[Any]:
 
 
 def in_turns(scene: Scene) -> Scene:
-    scene.pool.turns = Noted(scene.happened)
+    scene.pool.sharing = Noted(scene.happened)
     return scene
 
 
@@ -89,7 +89,7 @@ def test_a_checkpoint_has_the_room_of_the_cache() -> None:
 def test_a_learner_that_stays_needs_no_room() -> None:
     async def act(scene: Scene) -> None:
         await scene.publish(0)
-        await scene.pool.hold(scene.pool.turns.publishing)
+        await scene.pool.hold(scene.pool.sharing.publishing)
         await scene.pool.hold(memory.ALL)
         assert moves(scene) == []
 
@@ -171,7 +171,7 @@ def test_an_error_of_the_learner_ends_the_publication() -> None:
             raise RuntimeError("a rank is gone")
 
     async def act(scene: Scene) -> None:
-        scene.pool.turns = Lost(scene.happened)
+        scene.pool.sharing = Lost(scene.happened)
         with pytest.raises(RuntimeError, match="a rank is gone"):
             await scene.publish(0)
 
