@@ -113,7 +113,7 @@ def _last_words(logs: Sequence[Scanned]) -> dict[str, list[Occurrence]]:
 
 
 def _last_lines(lines: Sequence[tuple[Scanned, Mapping[str, Sequence[Occurrence]]]]) -> dict[str, list[Occurrence]]:
-    """Return what lines at the end suggest that look like errors, by code: none that the program went on after."""
+    """Return what lines at the end suggest that look like errors, by code: none after which the program continued."""
     codes = dict.fromkeys(code for log, found in lines for code in found if log.succeeded_at < 0)
     goes_on = {log.name: max(log.progress_at, log.well_at) for log, _ in lines}
     return {

@@ -62,7 +62,7 @@ class Failure(_Declared):
     """reasons of Kubernetes events whose line alone proves the failure"""
     level: Level = Level.CAUSE
     lasting: bool = False
-    """it stays in force however long the log goes on after it: a checkpoint that was not loaded"""
+    """it stays in force for any number of lines after it: a checkpoint that was not loaded"""
     passing: bool = False
     """it may end by itself: a wait, or a request that is sent again; it proves nothing where the program continues"""
     over: tuple[str, ...] = ()

@@ -27,6 +27,7 @@ PLAINER = {
     "worth a word": "reported",
     "(be|is) had": "be loaded, be read",
     "as good as": "equal to",
+    "(goes|went) on(?= with| after| by itself|[.,;])": "continues, resumes",
     "(nothing|none|queue|model) of ours": "of rljob",
     "strangers?": "foreign",
 }

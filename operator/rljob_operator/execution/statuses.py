@@ -2,7 +2,7 @@
 
     write ─► the whole status ─► refused: what has to survive a restart ─► refused: the least of that ─► remembered here
 
-What is remembered counts as the job's status in this process, so a deadline that has begun goes on, and an attempt
+What is remembered counts as the job's status in this process, so a deadline that has begun continues, and an attempt
 that has ended stays ended. Every look tries the whole status again. After a restart the stored status counts.
 """
 

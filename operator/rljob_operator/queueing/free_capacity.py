@@ -23,7 +23,7 @@ Pool = frozenset[Hashable]
 """nodes by index; pods that no node could let in stand for the nodes that they wait for"""
 
 
-GAVE_UP = "the search for places on nodes has given up: there may be some"
+GAVE_UP = "the search for nodes took too long and was stopped"
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ def kueue_quota(attempt: AttemptView | None, job: AdmittedJob) -> Claims:
     workload = attempt.workload
     text = workload.message
     if workload.reserved and attempt.cluster is not None and not attempt.is_built_for_spec:
-        text += "; the spec has changed since: the next attempt asks for what it says now"
+        text += "; the spec has changed since: the next attempt requests its current values"
     return {Type.QUOTA_RESERVED: Claim("True" if workload.reserved else "False", workload.reason, text)}
 
 

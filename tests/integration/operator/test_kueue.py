@@ -98,7 +98,7 @@ def test_a_job_waits_in_kueues_queue_and_keeps_what_kueue_adds(
         assert group["template"]["spec"]["nodeSelector"] == ADDED
         assert group["template"]["spec"]["tolerations"] == [TOLERATION]
     job.patch('{"rollout":{"engines":4}}')
-    eventually(lambda: message(job, "QuotaReserved"), lambda text: "the next attempt asks for what it says now" in text)
+    eventually(lambda: message(job, "QuotaReserved"), lambda text: "next attempt requests its current values" in text)
     later = cluster_of(kubectl, namespace)
     assert later["metadata"]["generation"] == cluster["metadata"]["generation"]
     assert heads.head(namespace).scales == []

@@ -56,7 +56,7 @@ class AttemptLogs:
         self._old = self._last = self._sizes()
 
     def step_finished(self) -> None:
-        """Leave out from now on what was logged before the step before this one: the run went on after it.
+        """Leave out from now on what was logged before the step before this one: the run continued after it.
 
         Not before this step, because what ends a run may begin while a step ends.
         """

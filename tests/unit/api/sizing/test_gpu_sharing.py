@@ -1,4 +1,4 @@
-"""Memory of a GPU that learner and engines have in turns."""
+"""Memory of a GPU that learner and engines use alternately."""
 
 import pytest
 import yaml

@@ -264,7 +264,7 @@ def test_engines_of_a_job_in_a_queue_do_not_follow_the_spec_until_the_next_attem
     job.scale(4)
     todo = job.step()
     assert (todo.apply, todo.orders.scale) == ((), None)
-    assert "the next attempt asks for what it says now" in job.condition("QuotaReserved")["message"]
+    assert "the next attempt requests its current values" in job.condition("QuotaReserved")["message"]
     assert digest(*spec_of(2)) != digest(*spec_of(4))
 
 
