@@ -50,6 +50,8 @@ AS_WRITTEN = "\b"
 REQUIREMENT = re.compile(r"""(?P<package>[\w.-]+).*\bextra == ['"](?P<extra>\w+)['"]""")
 PREFERRED = ("cluster", "doctor", "operator", "trainer")
 """of several extras that bring it, the first of these: the smaller ones"""
+OTHERS_TOGETHER = ("cpu", "dev")
+"""extras that no message names: `cpu` is made of others"""
 
 
 class Commands(TyperGroup):
@@ -303,7 +305,9 @@ def extra_of(package: str) -> str | None:
         found = [each for line in requires("rljob") or () if (each := REQUIREMENT.match(line))]
     except PackageNotFoundError:  # a checkout on PYTHONPATH
         return None
-    extras = [each["extra"] for each in found if _plain(each["package"]) == wanted and each["extra"] != "dev"]
+    extras = [
+        each["extra"] for each in found if _plain(each["package"]) == wanted and each["extra"] not in OTHERS_TOGETHER
+    ]
     return min(extras, key=lambda extra: (extra not in PREFERRED, (*PREFERRED, extra).index(extra)), default=None)
 
 

