@@ -313,7 +313,7 @@ def test_quantities(text, amount):
 
 
 def test_a_word_is_no_quantity():
-    with pytest.raises(ValueError, match="'many' is no quantity"):
+    with pytest.raises(ValueError, match="'many' is not a quantity"):
         thousandths("many")
 
 
