@@ -1,4 +1,4 @@
-"""The steps of the row `whole` of `gpu_runs.py`, done by verl with FSDP and SGLang on one GPU, for `docs/gpu.md`.
+"""The steps of the row `whole` of `gpu_runs.py`, by verl with FSDP and SGLang on one GPU: docs/gpu-measurements.md.
 
     python3 benchmarks/gpu_runs.py --rows whole
     python3 benchmarks/beside_verl.py runs/bench-gpu/model-0.6B

@@ -1,4 +1,4 @@
-"""Short whole runs on GPUs, for `docs/gpu.md`: `python benchmarks/gpu.py CASE...` on a machine with two of them.
+"""Short whole runs on two GPUs, for `docs/gpu-measurements.md`: `python benchmarks/gpu.py CASE...`
 
 Needs SGLang's GPU packages, which the lock of this repository leaves out. Each case is one call of `rljob run`; what it
 prints comes from the run's own events.

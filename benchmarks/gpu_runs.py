@@ -1,4 +1,4 @@
-"""Rollouts beside the engine alone, publications, and lost processes, on one GPU or two, for `docs/gpu.md`.
+"""Rollouts beside the engine alone, publications, lost processes, on one GPU or two, for `docs/gpu-measurements.md`.
 
     python3 benchmarks/gpu_runs.py --rows decode-64 publish-4B-Ipc
     python3 benchmarks/gpu_runs.py --rows apart-0.6B waits ahead lost-engine      with two GPUs

@@ -1,4 +1,4 @@
-"""The learner's optimizer step on one GPU beside its rivals, for `docs/gpu.md`: `make bench-gpu`.
+"""The learner's optimizer step on one GPU beside its rivals, for `docs/gpu-measurements.md`: `make bench-gpu`.
 
 Each row runs in a process of its own, one after the other, with random weights of Qwen3's shapes and the same samples.
 Rows that `OUT/learner.json` has already are not repeated, so an interrupted run goes on where it was; `OUT/learner.md`

@@ -1,4 +1,4 @@
-"""The learner's optimizer step on two and four GPUs in each layout, beside one GPU, for `docs/gpu.md`.
+"""The learner's optimizer step on two and four GPUs in each layout, beside one GPU, for `docs/gpu-measurements.md`.
 
     python3 benchmarks/learner_parallel.py --out runs/bench-gpu --rows one data-2 tensor-2
     python3 benchmarks/learner_parallel.py --device cpu --tiny

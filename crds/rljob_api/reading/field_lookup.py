@@ -86,7 +86,7 @@ LACKING = {
     **dict.fromkeys(("prefill-num-servers", "pd-disaggregation"), "has no engines that part prefill from decoding"),
 }
 """names of what there is nothing for here, and what to say instead of the field with the most similar name"""
-LACKING_PAGE = "docs/from-slime.md#what-rljob-does-not-have"
+LACKING_PAGE = "docs/limits.md#what-is-not-there"
 
 
 OTHER_VALUES = {

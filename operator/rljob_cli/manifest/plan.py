@@ -20,7 +20,7 @@ from rljob_trainer.preflight import Findings
 from rljob_trainer.preflight.model_files import ModelFiles, StopToken
 
 MARLIN_START_SECONDS = 1800
-"""enough for the first start of an engine in INT4, which compiles kernels for 6 minutes and more (docs/models.md)"""
+"""enough for an engine's first start in INT4, which compiles kernels for over 6 minutes: docs/model-measurements.md"""
 USUAL_CLIP_HIGH = Algorithm().clip_high
 
 

@@ -49,7 +49,7 @@ so queries use the maximum or the sum. `namespace` and `rljob` are the job's nam
     "webhook": """
 ## Metrics of the webhook
 
-`/metrics` of each replica of the [webhook](operator.md#the-validating-webhook), port `http`, 8080.
+`/metrics` of each replica of the [webhook](webhook.md), port `http`, 8080.
 """,
 }
 SCALARS = """

@@ -36,7 +36,7 @@ POLICY = """
 - An operator of a release and the running jobs of the release before it: they continue.
 - Images and packages of the locks in `requirements/`. Other versions were not tried.
 
-[GPU runs](gpu.md) and [Known gaps](reliability.md#known-gaps) say what was run where.
+[Limits](limits.md) says what was run where, and what is not there.
 """
 
 

@@ -26,7 +26,7 @@ MEAN_LIMIT: Mapping[Precision | Quantization, float] = {
     Quantization.INT4: 1.0,
 }
 """of |engine - learner| [nats], by what engines compute with; two implementations differ by rounding. In bf16 healthy
-runs had 0.007 to 0.057 (docs/gpu.md). With FP8 and INT4 the weights differ, too"""
+runs had 0.007 to 0.057 (docs/gpu-measurements.md). With FP8 and INT4 the weights differ, too"""
 LARGEST_LIMIT: Mapping[Precision | Quantization, float] = {
     Precision.FP32: 0.05,
     Precision.BF16: 2.0,

@@ -80,7 +80,7 @@ def test_a_part_of_a_name_leads_to_it(word: str, near: str):
 def test_a_name_of_what_rljob_lacks_is_no_typing_error():
     result = explain("lora")
     assert result.exit_code == Exit.USAGE
-    assert "rljob has no LoRA: all weights are trained; see docs/from-slime.md" in " ".join(result.output.split())
+    assert "rljob has no LoRA: all weights are trained; see docs/limits.md" in " ".join(result.output.split())
 
 
 def test_reasons_of_events_are_those_of_the_operator():
