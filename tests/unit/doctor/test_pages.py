@@ -1,6 +1,6 @@
 """The generated pages about failures are current, and every known problem has a test or says that it is not done."""
 
-import ast
+import re
 from pathlib import Path
 
 from rljob_doctor.catalogue import catalogue
@@ -18,11 +18,7 @@ PROVOKED = failure_coverage.provoked()
 
 
 def functions(file: Path) -> set[str]:
-    return {
-        node.name
-        for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    }
+    return set(re.findall(r"^ *(?:async )?def (\w+)", file.read_text(), re.MULTILINE))
 
 
 def test_the_page_about_troubleshooting_is_current():

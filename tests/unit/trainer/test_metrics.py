@@ -59,7 +59,7 @@ def record() -> WiderRecord:
 
 
 def test_a_new_line_reaches_prometheus_and_the_page_of_metrics(record: WiderRecord) -> None:
-    metrics = Metrics(Phases(lambda: 0.0), 1, [], [], kind=Wider)
+    metrics = Metrics(Phases(lambda: 0.0), 1, [], [], lambda: None, kind=Wider)
     metrics.record(record)
     assert "rljob_dead_ratio 0.25" in metrics.render()[1].decode()
     (family,) = (each for each in families(metrics) if each.name == "rljob_dead_ratio")

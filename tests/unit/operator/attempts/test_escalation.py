@@ -251,11 +251,13 @@ def test_no_pod_takes_longer_to_end_than_the_cluster_allows(how):
     assert {pod["terminationGracePeriodSeconds"] for pod in found} == {int(DEFAULTS.longest_drain_s)}
 
 
-def test_a_head_on_a_lost_node_ends_its_attempt_and_does_not_hold_up_the_next_one(around):
+@pytest.mark.parametrize("lost_pod_s", [45.0, 120.0, 600.0])
+def test_a_head_on_a_lost_node_ends_its_attempt_and_does_not_hold_up_the_next_one(lost_pod_s):
+    around = Surroundings(defaults=replace(DEFAULTS, lost_pod_s=lost_pod_s)).to_running()
     lost = tuple(replace(pod, is_deleting=True, gone_by=around.now, is_ready=False) for pod in around.observed.pods)
     around.observed = replace(around.observed, pods=lost)
     around.driver(state=DriverState.UNKNOWN, turned_at=around.now)
-    around.now += 299
+    around.now += lost_pod_s - 1
     around.step()
     assert len(around.status["attempts"]) == 1
     around.now += 2

@@ -175,7 +175,7 @@ async def empty(): ...
         ("no_such_module:generate", "rollout.generate no_such_module:generate: cannot import no_such_module"),
         ("own_generate:nothing", "own_generate has no nothing"),
         ("own_generate:plain", "own_generate:plain is no `async def` function"),
-        ("own_generate:empty", r"own_generate:empty takes \(\); \(conversation\) is wanted"),
+        ("own_generate:empty", r"own_generate:empty takes \(\); expected \(conversation\)"),
     ],
 )
 def test_a_function_that_cannot_make_samples_is_refused_at_once(path, said, tmp_path, monkeypatch):

@@ -31,7 +31,7 @@ def maker() -> Iterator[TextMaker]:
         ("{{ '%0900000000d' % 1 }}", "too much memory"),
         ("{{ 'x'.ljust(10**10) }}", "too much memory"),
         ("{{ [0] * 10**10 }}", "too much memory"),
-        ("{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}", "memory"),
+        ("{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}", "memory|processor"),
         (LOOPS, r"more than 1 s of the processor"),
         ("{{ 9 ** (9 ** 9) }}", "processor"),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "nested too deeply"),

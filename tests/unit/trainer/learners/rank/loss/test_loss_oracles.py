@@ -209,5 +209,5 @@ def test_a_token_without_weight_is_as_if_it_were_not_there(name: str, importance
 
 def test_an_objective_that_is_not_there_is_named() -> None:
     assert objective.load(CLIP)
-    with pytest.raises(ValueError, match=r"clip:clap is no policy objective.* has no clap"):
+    with pytest.raises(ValueError, match=r"clip:clap is not a policy objective.* has no clap"):
         objective.load("rljob_trainer.learners.objectives.clip:clap")
