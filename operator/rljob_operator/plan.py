@@ -55,8 +55,6 @@ PROGRESS_PER_S = 10
 """the same for all jobs together [1/s]; each write takes an API server 30 ms of a core"""
 LOOK_AGAIN_S = 30.0
 """the longest time between two looks at a running job: only the clock reveals silence [s]"""
-LOST_POD_S = 300.0
-"""a pod that should have ended for so long is on a lost node; clocks of nodes may differ by less [s]"""
 REPLACE_S = 10.0
 """the shortest life of a pod for tools that has failed: a node that refuses such pods gets few of them [s]"""
 
@@ -222,7 +220,7 @@ def _newest(
         return None
     if before is not None and before.record.number == record.number:
         return replace(before, record=record)
-    return attempt_view(record, job, observed, now - LOST_POD_S)
+    return attempt_view(record, job, observed, now - job.defaults.lost_pod_s)
 
 
 def _is_unseen(attempt: AttemptView, now: float) -> bool:

@@ -76,6 +76,7 @@ def settings(arguments: Sequence[str], environ: Mapping[str, str]) -> Settings:
             ttl_after_deletion_s=given.run_directory_ttl,
             longest_start_s=given.start_seconds,
             longest_drain_s=given.drain_seconds,
+            lost_pod_s=given.lost_pod_seconds,
             tool_pod_owner=ToolPodOwner.SANDBOX if given.agent_sandbox else ToolPodOwner.STATEFUL_SET,
         ),
     )
@@ -133,6 +134,12 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--fair-share", action="store_true", help="of one priority, the namespace with the fewest GPUs comes first")
     add("--start-seconds", type=float, default=3600.0, help="longest start of an attempt's pods and driver")
     add("--drain-seconds", type=float, default=1800.0, help="longest time that a driver may save, and a pod may end")
+    add(
+        "--lost-pod-seconds",
+        type=float,
+        default=120.0,
+        help="after which a pod that should have ended is on a lost node",
+    )
     add("--agent-sandbox", action="store_true", help="agent-sandbox makes the pods for tools of jobs that begin now")
     add_autoscaler(parser)
     add("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])

@@ -216,6 +216,8 @@ class Defaults:
     """how long the pods and the driver of an attempt may take to start while they hold room [s]"""
     longest_drain_s: float = 1800.0
     """longest time for a driver to save and end, and for a pod to end, in any manifest [s]"""
+    lost_pod_s: float = 120.0
+    """a pod that should have ended for so long is on a lost node [s]"""
     ttl_after_deletion_s: int | None = None
     """time from the deletion of a job to that of its run directory; None: never [s]"""
 
