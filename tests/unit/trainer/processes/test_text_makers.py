@@ -14,6 +14,7 @@ from rljob_trainer.processes.text_makers import CostlyTemplateError, ForeignFile
 PLAIN = "{% for m in messages %}{{ m.content }}{% endfor %}"
 HELLO = {"messages": [{"role": "user", "content": "hello"}]}
 NESTED = "{{ " + "(" * 10_000 + "1" + ")" * 10_000 + " }}"
+DOUBLES = "{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}"
 LOOPS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 
 
@@ -31,7 +32,7 @@ def maker() -> Iterator[TextMaker]:
         ("{{ '%0900000000d' % 1 }}", "too much memory"),
         ("{{ 'x'.ljust(10**10) }}", "too much memory"),
         ("{{ [0] * 10**10 }}", "too much memory"),
-        ("{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}", "memory|processor"),
+        (DOUBLES, "memory|processor"),
         (LOOPS, r"more than 1 s of the processor"),
         ("{{ 9 ** (9 ** 9) }}", "processor"),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "nested too deeply"),
