@@ -113,7 +113,7 @@ generate: $(READY) ## Regenerate the CRD, dashboards, known arguments, reference
 	PYTHONPATH=charts $(BIN)/python -m dashboards
 	$(BIN)/python -m rljob_api.generated.crd_page > docs/crd.md.new && mv docs/crd.md.new docs/crd.md
 	$(BIN)/python -m rljob_api.generated.manifest_page > docs/manifest.md.new && mv docs/manifest.md.new docs/manifest.md
-	$(BIN)/python -m rljob_doctor.page > docs/troubleshooting.md.new && mv docs/troubleshooting.md.new docs/troubleshooting.md
+	$(BIN)/python -m rljob_doctor.page docs
 	PYTHONPATH=tests $(BIN)/python -m support.api.failure_coverage > docs/failure-coverage.md.new && mv docs/failure-coverage.md.new docs/failure-coverage.md
 	PYTHONPATH=tests $(BIN)/python -m support.api.bad_manifests > docs/bad-manifests.md.new && mv docs/bad-manifests.md.new docs/bad-manifests.md
 	PYTHONPATH=tests:charts $(BIN)/python -m support.operator.metrics_page > docs/metrics.md.new && mv docs/metrics.md.new docs/metrics.md

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from rljob_doctor.diagnosis import DiagnosedFailure, Diagnosis
 from rljob_doctor.entry import Level
 from rljob_doctor.occurrences import Occurrence, Scanned
+from rljob_doctor.page import address
 
-PAGE = "docs/troubleshooting.md"
 MOST_SHOWN = 3
 """failures that are shown in full"""
 WIDTH = 220
@@ -108,4 +108,4 @@ def where(found: Occurrence) -> str:
 
 
 def link(finding: DiagnosedFailure) -> str:
-    return f"{PAGE}#{finding.failure.code.lower()}"
+    return f"docs/{address(finding.failure)}"

@@ -64,6 +64,7 @@ class Explanation:
 def everything() -> tuple[Explanation, ...]:
     """Return all explanations, by kind."""
     from rljob_doctor.catalogue import catalogue
+    from rljob_doctor.page import address
 
     content = yaml.safe_load(files("rljob_cli.manifest").joinpath("explanations.yaml").read_text("utf-8"))
     codes = {camel_case(code): code for code in Exit}
@@ -85,7 +86,7 @@ def everything() -> tuple[Explanation, ...]:
             kind=Kind.LOG,
             means=f"{failure.title}. {failure.cause}",
             do="; ".join(failure.remedy),
-            link=f"docs/troubleshooting.md#{failure.code.lower()}",
+            link=f"docs/{address(failure)}",
             rejected=failure.manifest.rejected if failure.manifest else "",
             accepted=failure.manifest.accepted if failure.manifest else "",
         )

@@ -16,6 +16,10 @@ import yaml
 
 TABLE = Path(__file__).parents[2] / "unit" / "api" / "bad_manifests.yaml"
 HEADER = """\
+---
+search:
+  exclude: true
+---
 <!-- Generated from tests/unit/api/bad_manifests.yaml by tests/support/api/bad_manifests.py; do not edit. -->
 # Validation errors
 

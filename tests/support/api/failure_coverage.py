@@ -7,6 +7,9 @@ from pathlib import Path
 
 import yaml
 
+from rljob_doctor.catalogue import catalogue
+from rljob_doctor.page import address
+
 FILE = Path(__file__).parent / "failure_coverage.yaml"
 PROVOKED = Path(__file__).parent / "provoked_failures.yaml"
 DIAGNOSED = "unit/doctor/test_catalogue.py::test_an_example_is_diagnosed_as_its_own_failure"
@@ -117,7 +120,7 @@ def provoked_line(each: Provoked) -> str:
 
 def line(row: Row) -> str:
     """Return a row of the table."""
-    diagnosed = f"[`{row.diagnosed}`](troubleshooting.md#{row.diagnosed.lower()})" if row.diagnosed else ""
+    diagnosed = f"[`{row.diagnosed}`]({address(catalogue()[row.diagnosed])})" if row.diagnosed else ""
     missing = f"not done: {row.missing}" if row.missing and row.missing != "not done" else row.missing
     return f"| {row.number} | {row.guides} | {row.problem} | {diagnosed} | {code(row.tests)} | {missing} |\n"
 

@@ -4,12 +4,13 @@ import re
 from pathlib import Path
 
 from rljob_doctor.catalogue import catalogue
-from rljob_doctor.page import page
+from rljob_doctor.page import pages
 from support.api import failure_coverage
 from support.api.failure_coverage import Provoked, Row
 from support.tables import each_of
 
 ROOT = Path(__file__).parents[3]
+DOCS = ROOT / "docs"
 _, ROWS = failure_coverage.content()
 each_row = each_of(ROWS, lambda row: row.number)
 
@@ -21,16 +22,17 @@ def functions(file: Path) -> set[str]:
     return set(re.findall(r"^ *(?:async )?def (\w+)", file.read_text(), re.MULTILINE))
 
 
-def test_the_page_about_troubleshooting_is_current():
-    assert (ROOT / "docs" / "troubleshooting.md").read_text() == page()
+def test_the_pages_about_troubleshooting_are_current():
+    names = {"troubleshooting.md", *(f"troubleshooting/{path.name}" for path in (DOCS / "troubleshooting").iterdir())}
+    assert {name: (DOCS / name).read_text() for name in names} == pages()
 
 
 def test_the_page_about_known_problems_is_current():
-    assert (ROOT / "docs" / "failure-coverage.md").read_text() == failure_coverage.page()
+    assert (DOCS / "failure-coverage.md").read_text() == failure_coverage.page()
 
 
-def test_a_message_can_be_searched_for_on_the_page():
-    whole = page()
+def test_a_message_can_be_searched_for_on_the_pages():
+    whole = "\n".join(pages().values())
     texts = [each.text for failure in catalogue().values() for each in failure.signatures]
     assert [text for text in texts if text not in whole] == []
 

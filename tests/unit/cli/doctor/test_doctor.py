@@ -41,7 +41,7 @@ def test_a_cause_is_shown_with_evidence_remedy_and_field(log: Path):
     assert lines[0] == "1. TrainOutOfMemory: the learner runs out of GPU memory"
     assert f"   seen:  run.log:2  {OOM}" in lines
     assert "   field: spec.training.maxTokensPerGpu" in lines
-    assert "   more:  docs/troubleshooting.md#trainoutofmemory" in lines
+    assert "   more:  docs/troubleshooting/gpus-and-cuda.md#trainoutofmemory" in lines
     assert lines[-1] == "consequence: RayActorDied: a Ray actor died unexpectedly (run.log:3)"
 
 

@@ -205,7 +205,7 @@ def test_a_failure_that_a_manifest_alone_shows_is_explained_by_two_manifests():
         "  accepted:\n"
         "    rollout: {promptsPerStep: 32, samplesPerPrompt: 8}\n"
         "    training: {globalBatchSize: 128}\n"
-        "  more: docs/troubleshooting.md#batchinvariant\n"
+        "  more: docs/troubleshooting/learner.md#batchinvariant\n"
     )
 
 
