@@ -15,7 +15,6 @@ Only missing files and other bytes are damage. An error of the volume says nothi
 import json
 import logging
 import os
-import re
 import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -35,18 +34,19 @@ from rljob_api.exits import Exit
 from rljob_trainer.reporting.losses import Cause
 from rljob_trainer.rundir.atomic_files import sync_directory, write_atomically
 from rljob_trainer.rundir.journal import Journal
+from rljob_trainer.rundir.names import CHECKPOINT, CHECKPOINT_MANIFEST, CHECKPOINTS, step_in
 from rljob_trainer.rundir.retries import PATIENT, Patience
 
 log = logging.getLogger(__name__)
 
-MANIFEST = "rljob.json"
+MANIFEST = CHECKPOINT_MANIFEST
 TRACKER = "latest_checkpointed_iteration.txt"
 DIGEST = "digest"
 """field of the manifest: XXH3 of all others"""
 CHUNK_BYTES = 16 * 2**20
 SAMPLE_BYTES = 2**20
-NAME = re.compile(r"iter_\d{7,}")
-DIRECTORY = "checkpoints"
+NAME = CHECKPOINT
+DIRECTORY = CHECKPOINTS
 """below a run's directory"""
 DOOMED = ("saving-", "removing-")
 """beginnings of names that stand for no checkpoint"""
@@ -311,7 +311,7 @@ def _named(directory: Path) -> list[Path]:
 
 def step_of(path: Path) -> int:
     """Return the step that a checkpoint's name says."""
-    return int(path.name.removeprefix("iter_"))
+    return step_in(path.name)
 
 
 def model_fingerprint(directory: Path) -> str:

@@ -22,7 +22,7 @@ from rljob_api.sections import Checkpoint as Wish
 from rljob_api.sections import Resume
 from rljob_trainer import private_files
 from rljob_trainer.reporting import events
-from rljob_trainer.rundir import journal, rollout_files
+from rljob_trainer.rundir import journal, names, rollout_files
 from rljob_trainer.rundir.atomic_files import write_atomically
 from rljob_trainer.rundir.checkpoints import (
     DIRECTORY,
@@ -156,7 +156,7 @@ def _later_aside(directory: Path, step: int) -> Path | None:
 
 
 def _new_place(directory: Path) -> Path:
-    aside = free_name(directory / "set-aside")
+    aside = free_name(directory / names.SET_ASIDE)
     aside.mkdir()
     return aside
 
@@ -171,7 +171,7 @@ def _check(checkpoints: Path, step: int, patience: Patience) -> None:
     except CheckpointError as error:
         others = sorted(there.keys() - {step})
         raise CheckpointError(f"spec.checkpoint.resumeStep {step}: {error}; {_steps(others)}") from error
-    moved = sorted(checkpoints.parent.glob(f"set-aside*/{DIRECTORY}/{name_of(step)}"))
+    moved = sorted(checkpoints.parent.glob(f"{names.SET_ASIDE}*/{DIRECTORY}/{name_of(step)}"))
     hint = f"; {moved[-1]} was set aside: move it back to use it" if moved else ""
     wanted = checkpoints / name_of(step)
     raise CheckpointError(f"spec.checkpoint.resumeStep {step}: looked for {wanted}; {_steps(sorted(there))}{hint}")

@@ -28,12 +28,13 @@ import xxhash
 from rljob_api.errors import RunError
 from rljob_api.exits import Exit
 from rljob_trainer.private_files import PRIVATE
+from rljob_trainer.rundir import names
 from rljob_trainer.rundir.atomic_files import write_atomically
 from rljob_trainer.rundir.retries import PATIENT, Patience
 from rljob_trainer.samples import Group, Prompt, Sample, ScoredGroup, Segment
 
 FORMAT, VERSION = "rljob-rollouts", 2
-DIRECTORY = "rollouts"
+DIRECTORY = names.ROLLOUTS
 """below a run's directory"""
 PROMPT_FIELDS = ("uid", "question", "text", "tokens_T", "label")
 SAMPLE_FIELDS = tuple(field.name for field in fields(Sample) if field.name != "experts")
