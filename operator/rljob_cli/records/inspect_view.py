@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from rljob_cli.terminal.formats import size
 from rljob_trainer.rundir.inspection import CheckpointFacts, Facts, JournalFacts, RolloutFacts
 
 MOST_FILES = 12
@@ -113,11 +114,3 @@ def _some(uids: Sequence[str]) -> str:
         return "none"
     more = f" and {len(uids) - MOST_PROMPTS} more" if len(uids) > MOST_PROMPTS else ""
     return f"{len(uids)}: {', '.join(uids[:MOST_PROMPTS])}{more}"
-
-
-def size(num_bytes: int) -> str:
-    """Return a size in words: `257.3 MiB`."""
-    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if num_bytes >= factor:
-            return f"{num_bytes / factor:.1f} {unit}"
-    return f"{num_bytes} B"

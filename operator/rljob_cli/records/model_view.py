@@ -12,7 +12,7 @@ from rich.text import Text
 from rljob_api.sizing.linear import left_alone, quantised
 from rljob_api.sizing.quantised import FORMATS
 from rljob_api.sizing.tensors import Axes
-from rljob_cli.records.inspect_view import size
+from rljob_cli.terminal.formats import size
 from rljob_trainer.preflight.model_files import contents
 from rljob_trainer.preflight.quantisation import LAYER, Quantisation, quantisation
 from rljob_trainer.preflight.weights import absent, damaged, read_weights, shapes_of
