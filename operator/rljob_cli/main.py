@@ -27,6 +27,7 @@ from rljob_cli.manifest import validate as validation
 from rljob_cli.records import checkpoint_commands
 from rljob_cli.terminal.options import Output, OutputOption, all_readable, readable
 from rljob_cli.terminal.screen import console, printable_errors, say, say_json, tell
+from rljob_cli.volume import commands as volume_commands
 from rljob_trainer.data.hub import HubError
 from rljob_trainer.preflight import look_at_machine
 from rljob_trainer.preflight.downloads import download, references
@@ -274,6 +275,7 @@ def explain(
 
 doctor_command.add_to(app)
 checkpoint_commands.add_to(app)
+volume_commands.add_to(app)
 import_commands.add_to(app)
 cluster_commands.add_to(app)
 

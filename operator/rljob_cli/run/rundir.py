@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO, cast
 
 from rljob_api.control import ADDRESS_FILE, DRIVER_LOG
 from rljob_api.sections import RLJob
@@ -107,10 +108,30 @@ def locked(directory: RunDirectory) -> Iterator[int]:
 def in_use(directory: Path) -> bool | None:
     """Return whether `rljob run` works in a directory; None: it is not one of this machine's runs."""
     try:
-        with (directory / LOCK).open("rb") as file:
+        with _lock_of(directory, os.O_RDONLY) as file:
             return not _acquired(file.fileno())
     except OSError:
         return None
+
+
+@contextmanager
+def kept_free(directory: Path) -> Iterator[None]:
+    """Keep `rljob run` out of a directory, unless it is none of its runs. Raises RunLockedError, OSError."""
+    try:
+        file = _lock_of(directory, os.O_RDWR)
+    except FileNotFoundError:  # a run of a cluster
+        yield
+        return
+    with file:
+        if not _acquired(file.fileno()):
+            raise RunLockedError(f"{directory}: `rljob run` works there")
+        yield
+
+
+def _lock_of(directory: Path, mode: int) -> BinaryIO:
+    """Return the lock, opened. Others may write into the directory: no link is followed, no pipe waited for."""
+    descriptor = os.open(directory / LOCK, mode | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    return cast(BinaryIO, os.fdopen(descriptor, "rb" if mode == os.O_RDONLY else "r+b", buffering=0))
 
 
 def _acquired(descriptor: int) -> bool:

@@ -23,6 +23,10 @@ def completed(*words: str) -> list[str]:
         (("init", "--where", ""), ["here", "cluster", ":4"]),
         (("init", "--algorithm", "g"), ["grpo", "gspo", ":4"]),
         (("validate", ""), [":4"]),
+        (("runs", ""), ["list", "prune", ":4"]),
+        (("runs", "p"), ["prune", ":4"]),
+        (("runs", "prune", "/rljob", "--keep"), ["--keep-last-checkpoint", ":4"]),
+        (("runs", "/rljob", "--de"), ["--depth", ":4"]),
         (("status", ""), [":4"]),
     ],
 )

@@ -11,6 +11,7 @@ from rljob_api.exits import Exit
 from rljob_cli.cluster import commands as cluster_commands
 from rljob_cli.main import extra_of
 from support.cli.installed_extras import rljob
+from support.cli.run_directories import run_directory
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 
@@ -20,6 +21,19 @@ def test_verbs_for_clusters_work(tmp_path: Path, verb: str) -> None:
     done = rljob("cluster", tmp_path, verb, *([] if verb == "top" else ["sums"]))
     assert "kubeconfig" in done.stderr, done.stderr
     assert done.returncode == Exit.SETUP
+
+
+def test_run_directories_are_listed_and_pruned(tmp_path: Path) -> None:
+    run_directory(tmp_path / "runs" / "sums")
+    listed = rljob("cluster", tmp_path, "runs", "runs")
+    assert (listed.returncode, listed.stdout.splitlines()[1].split()[:4]) == (
+        0,
+        ["sums", "ml/sums", "20/20", "finished"],
+    )
+    for options, left in ((["--keep-last-checkpoint"], ["runs/sums"]), ([], [])):
+        pruned = rljob("cluster", tmp_path, "runs", "prune", "runs", "--older-than", "0s", "--yes", *options)
+        assert (pruned.returncode, pruned.stderr) == (0, "")
+        assert [f"runs/{each.name}" for each in (tmp_path / "runs").iterdir()] == left
 
 
 @pytest.mark.parametrize(

@@ -87,12 +87,12 @@ class Fence:
     def _newest(self) -> Name | None:
         file = self.directory / FILE_NAME
         try:
-            return _name_in(self.patience(file, file.read_bytes))
+            return name_in(self.patience(file, file.read_bytes))
         except FileNotFoundError:
             return None
 
 
-def _name_in(content: bytes) -> Name | None:
+def name_in(content: bytes) -> Name | None:
     """Return the name in a file; None: there is none: the file is damaged, and its writer does not write any more."""
     try:
         found = Name(**json.loads(content))
