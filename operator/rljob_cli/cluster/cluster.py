@@ -27,6 +27,10 @@ from rljob_operator.world.world import pod_of
 
 CONNECT_S, ANSWER_S = 5.0, 30.0
 """longest waits for a connection and for an answer [s]"""
+WATCH_S = 300.0
+"""after this time the API server ends a watch [s]"""
+WRITER = "rljob-client"
+"""owner of the fields of a job that Python applies"""
 START_S, POLL_S = 120.0, 0.5
 """longest wait for a pod to run, and between two looks at it [s]"""
 PAGE = 500
@@ -84,6 +88,42 @@ class Cluster:
         """Apply a merge patch to an RLJob. Raises ClusterError, also when its resourceVersion is not the job's."""
         kind = {"Content-Type": "application/merge-patch+json"}
         self._send("PATCH", _path(namespace, name), (), "patch rljobs", _scope(namespace), patch, kind)
+
+    def apply_job(self, namespace: str, name: str, manifest: Manifest) -> None:
+        """Create an RLJob, or change its fields that the manifest names. Raises ClusterError if another owns them."""
+        kind = {"Content-Type": "application/apply-patch+yaml"}  # JSON is YAML, too
+        query = [("fieldManager", WRITER)]
+        self._send(
+            "PATCH", _path(namespace, name), query, "patch rljobs", _scope(namespace), json.dumps(manifest), kind
+        )
+
+    def delete_job(self, namespace: str, name: str) -> None:
+        """Delete an RLJob. Raises NoObjectError if there is none."""
+        self._send("DELETE", _path(namespace, name), (), "delete rljobs", _scope(namespace))
+
+    def changes_of_job(self, namespace: str, name: str, version: str, seconds: float) -> Iterator[Manifest]:
+        """Yield an RLJob at each change after a resourceVersion, for at most `seconds`.
+
+        Ends earlier when the version is too old for a watch. Raises NoObjectError when the job is deleted.
+        """
+        watched_s = max(1, round(min(seconds, WATCH_S)))
+        query = [
+            ("watch", "true"),
+            ("fieldSelector", f"metadata.name={name}"),
+            ("resourceVersion", version),
+            ("timeoutSeconds", str(watched_s)),
+        ]
+        answer = self._ask("GET", _path(namespace), query, "watch rljobs", _scope(namespace), waits_s=watched_s)
+        try:
+            for line in self._lines(answer.response):
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    return
+                if event["type"] == "DELETED":
+                    raise NoObjectError(f"RLJob {namespace}/{name} was deleted", Exit.NOT_FOUND)
+                yield event["object"]
+        finally:
+            answer.response.close()
 
     def heads(self, job: Job) -> list[Manifest]:
         """Return the pods of the job's Ray heads that are running."""
@@ -223,9 +263,27 @@ class Cluster:
         query: Sequence[tuple[str, str]],
         verb: str,
         scope: str,
-        body: Manifest | None = None,
+        body: Manifest | str | None = None,
         headers: Mapping[str, str] = NO_HEADERS,
     ) -> Any:
+        answer = self._ask(method, path, query, verb, scope, body, headers)
+        try:
+            return json.loads(answer.read())
+        except (HTTPError, OSError) as error:
+            raise self._away(error) from error
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        query: Sequence[tuple[str, str]],
+        verb: str,
+        scope: str,
+        body: Manifest | str | None = None,
+        headers: Mapping[str, str] = NO_HEADERS,
+        waits_s: float = 0.0,
+    ) -> Any:
+        """Return an answer whose content may come within `waits_s`. Raises ClusterError if it is a refusal."""
         asked = self._api.param_serialize(
             method,
             f"/{path}",
@@ -235,15 +293,27 @@ class Cluster:
             auth_settings=["BearerToken"],
         )
         try:
-            answer = self._api.call_api(*asked, _request_timeout=(CONNECT_S, ANSWER_S))
-            status, content = int(answer.status), bytes(answer.read())
+            answer = self._api.call_api(*asked, _request_timeout=(CONNECT_S, waits_s + ANSWER_S))
+            refusal = bytes(answer.read()) if answer.status >= 400 else None
         except (client.ApiException, HTTPError, OSError) as error:
-            host = self._api.configuration.host
-            text = f"the cluster at {host} does not answer: {_cause(error)}"
-            raise ClusterError(text, Exit.UNREACHABLE) from error
-        if status >= 400:
-            raise _refused(status, content, verb, scope)
-        return json.loads(content)
+            raise self._away(error) from error
+        if refusal is not None:
+            raise _refused(int(answer.status), refusal, verb, scope)
+        return answer
+
+    def _lines(self, response: Any) -> Iterator[bytes]:
+        """Yield whole lines as they come."""
+        rest = b""
+        try:
+            for part in response.stream(amt=None, decode_content=False):
+                *lines, rest = (rest + part).split(b"\n")
+                yield from lines
+        except (HTTPError, OSError) as error:
+            raise self._away(error) from error
+
+    def _away(self, error: BaseException) -> ClusterError:
+        text = f"the cluster at {self._api.configuration.host} does not answer: {_cause(error)}"
+        return ClusterError(text, Exit.UNREACHABLE)
 
 
 class NoObjectError(ClusterError):
