@@ -12,7 +12,7 @@ from megatron.core.models import backends
 
 from rljob_trainer.batches.packing import TrainingSequence
 from rljob_trainer.learners.config import LearnerConfig
-from rljob_trainer.learners.rank import rank as learner_rank
+from rljob_trainer.learners.rank import process
 from rljob_trainer.learners.rank.attention.attention import PaddedKernel
 from rljob_trainer.learners.rank.experts.grouped_experts import GroupedExperts
 from rljob_trainer.learners.rank.rank import LearnerRank
@@ -39,7 +39,7 @@ def one_after_the_other(
     results = []
     for number, arguments in enumerate(cases):
         store = dist.PrefixStore(f"case {number}", meeting)
-        with patch.object(learner_rank, "meet", return_value=store):
+        with patch.object(process, "meet", return_value=store):
             results.append(scenario(rank, world_size, port, *arguments))
         parallel_state.destroy_model_parallel()
         dist.destroy_process_group()
