@@ -22,6 +22,7 @@ from urllib3.exceptions import HTTPError
 
 from rljob_api.exits import Exit
 from rljob_cli.jobs.jobs import Job, Manifest, job_of, nearest
+from rljob_operator.api_json import LONGEST_LINE, decoded
 from rljob_operator.identity import GROUP, JOB_LABEL, PLURAL, RAY_NODE_TYPE_LABEL, VERSION
 from rljob_operator.world.world import pod_of
 
@@ -116,7 +117,7 @@ class Cluster:
         answer = self._ask("GET", _path(namespace), query, "watch rljobs", _scope(namespace), waits_s=watched_s)
         try:
             for line in self._lines(answer.response):
-                event = json.loads(line)
+                event = decoded(line)
                 if event["type"] == "ERROR":
                     return
                 if event["type"] == "DELETED":
@@ -268,7 +269,7 @@ class Cluster:
     ) -> Any:
         answer = self._ask(method, path, query, verb, scope, body, headers)
         try:
-            return json.loads(answer.read())
+            return decoded(answer.read())
         except (HTTPError, OSError) as error:
             raise self._away(error) from error
 
@@ -308,6 +309,8 @@ class Cluster:
             for part in response.stream(amt=None, decode_content=False):
                 *lines, rest = (rest + part).split(b"\n")
                 yield from lines
+                if len(rest) > LONGEST_LINE:
+                    raise ClusterError(f"a change of a job has more than {LONGEST_LINE} bytes", Exit.FAILED)
         except (HTTPError, OSError) as error:
             raise self._away(error) from error
 
