@@ -69,9 +69,9 @@ def why(
 ) -> None:
     """Explain why a job waits, fails, is slow or does not learn."""
     if (Path(name) / EVENTS).is_file():
-        from rljob_cli.records import run_health_view as course_view
+        from rljob_cli.records import run_health_view
 
-        course_view.show_run(Path(name), as_json=output is Output.JSON)
+        run_health_view.show_run(Path(name), as_json=output is Output.JSON)
         return
     if "/" in name:
         raise typer.BadParameter(
