@@ -88,7 +88,8 @@ class Learner:
         """Report a checkpoint, and copies of a parameter that are not equal: the checkpoint has the first of them."""
         report = self.foundation.report
         report.checkpoint(step, path)
-        if finding := copies.finding(self.group.call(Rank.unequal_copies)[0], self.group.call(Rank.links)[0]):
+        unequal = self.group.call(Rank.unequal_copies)[0]
+        if unequal and (finding := copies.finding(unequal, self.group.call(Rank.links)[0])):
             report.found(finding, step)
 
 

@@ -11,6 +11,7 @@ norms of queries and keys.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -35,7 +36,8 @@ def average_gradients(chunks: Sequence[Any]) -> None:
     group = parallel_state.get_tensor_model_parallel_group()
     if group.size() == 1:
         return
-    gradients = [parameter.main_grad for parameter in _replicated(chunks)]
+    held = [parameter for chunk in chunks for parameter in chunk.parameters()]
+    gradients = [parameter.main_grad for parameter in held if parameter.requires_grad and _is_whole(parameter)]
     small = [each for each in gradients if each.numel() < LARGE]
     together = torch.cat([each.view(-1) for each in small]) if small else None
     for each in (*(each for each in gradients if each.numel() >= LARGE), *([together] if small else [])):
@@ -46,16 +48,13 @@ def average_gradients(chunks: Sequence[Any]) -> None:
         torch._foreach_copy_(small, [part.view_as(each) for part, each in zip(parts, small, strict=True)])
 
 
-def _replicated(chunks: Sequence[Any]) -> Iterator[torch.nn.Parameter]:
-    """Yield the trained parameters that every tensor rank holds whole.
+def _is_expert(parameter: torch.nn.Parameter) -> bool:
+    return not getattr(parameter, "allreduce", True)
 
-    Experts are not among them: where each rank has whole experts, each has others.
-    """
-    for chunk in chunks:
-        for parameter in chunk.parameters():
-            is_expert = not getattr(parameter, "allreduce", True)
-            if parameter.requires_grad and not parameter.tensor_model_parallel and not is_expert:
-                yield parameter
+
+def _is_whole(parameter: torch.nn.Parameter) -> bool:
+    """Whether every tensor rank holds the parameter whole. Of experts none is: each rank has other ones."""
+    return not parameter.tensor_model_parallel and not _is_expert(parameter)
 
 
 def unequal_copies(chunks: Sequence[Any]) -> tuple[UnequalCopy, ...]:
@@ -66,11 +65,11 @@ def unequal_copies(chunks: Sequence[Any]) -> tuple[UnequalCopy, ...]:
     that hold a parameter names it, at most `MOST` of them.
     """
     held = list(_held(chunks))
-    whole = {each.name: each for each in held if not each.is_expert}
+    shared = [each for each in held if not each.is_expert]
     found: list[UnequalCopy] = []
     for group, members in (
-        (parallel_state.get_tensor_model_parallel_group(), [each for each in whole.values() if each.is_whole]),
-        (parallel_state.get_data_parallel_group(with_context_parallel=True), list(whole.values())),
+        (parallel_state.get_tensor_model_parallel_group(), [each for each in shared if each.is_whole]),
+        (parallel_state.get_data_parallel_group(with_context_parallel=True), shared),
         (parallel_state.get_expert_data_parallel_group(), [each for each in held if each.is_expert]),
         (_embedding_group(), [each for each in held if each.is_tied]),
     ):
@@ -82,7 +81,7 @@ def unequal_copies(chunks: Sequence[Any]) -> tuple[UnequalCopy, ...]:
     return tuple(copy for of_rank in of_all for copy in of_rank)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Held:
     """A parameter, or a buffer that a checkpoint holds, on this rank."""
 
@@ -93,15 +92,19 @@ class _Held:
     """whether tensor ranks do not share it out"""
     is_tied: bool
 
+    @cached_property
+    def checksum(self) -> torch.Tensor:
+        """Computed once: several groups of ranks may compare it."""
+        return _checksum(self.tensor)
+
 
 def _held(chunks: Sequence[Any]) -> Iterator[_Held]:
     for chunk in chunks:
         numbers = {name: module.layer_number - 1 for name, module in chunk.named_modules() if _is_layer(name, module)}
         for name, parameter in chunk.named_parameters():
-            is_expert = not getattr(parameter, "allreduce", True)
-            is_whole = not is_expert and not parameter.tensor_model_parallel
             is_tied = getattr(parameter, "shared_embedding", False)
-            yield _Held(_in_model(name, numbers), parameter.detach(), is_expert, is_whole, is_tied)
+            whose = _is_expert(parameter), _is_whole(parameter), is_tied
+            yield _Held(_in_model(name, numbers), parameter.detach(), *whose)
         for prefix, module in chunk.named_modules():
             for name, buffer in module.named_buffers(prefix, recurse=False):
                 if name.rpartition(".")[2] not in module._non_persistent_buffers_set:
@@ -127,7 +130,7 @@ def _embedding_group() -> Any:
 
 
 def _unequal(members: Sequence[_Held], group: Any) -> list[UnequalCopy]:
-    own = torch.stack([_checksum(each.tensor) for each in members])
+    own = torch.stack([each.checksum for each in members])
     of_all = [torch.empty_like(own) for _ in range(group.size())]
     dist.all_gather(of_all, own, group=group)
     differs = torch.stack([(each != of_all[0]).any(1) for each in of_all], dim=1).tolist()
