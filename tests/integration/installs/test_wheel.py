@@ -15,15 +15,23 @@ from support.cluster.locks import pins
 JOB = str(ROOT / "docs" / "examples" / "quickstart.yaml")
 LARGEST_MIB = 150
 FOR_CLUSTERS = {"status": "sums", "why": "sums", "resume": "sums", "top": "-A", "logs": "sums", "plot": "sums"}
-ALONE = {"init": "mine.yaml", "validate": JOB, "plan": JOB, "explain": "9", "export slime": JOB}
+ALONE = {
+    "init": ["mine.yaml"],
+    "validate": [JOB],
+    "plan": [JOB],
+    "explain": ["9"],
+    "export slime": [JOB],
+    "runs list": ["."],
+    "runs prune": [".", "--older-than", "30d"],
+}
 WITH_ANOTHER_EXTRA = {
-    "run": (JOB, "trainer"),
-    "report": (".", "trainer"),
-    "reward test": (JOB, "trainer"),
-    "rollout test": (JOB, "trainer"),
-    "inspect": (".", "trainer"),
-    "convert": (". out", "trainer"),
-    "doctor": (JOB, "doctor"),
+    "run": ([JOB], "trainer"),
+    "report": (["."], "trainer"),
+    "reward test": ([JOB], "trainer"),
+    "rollout test": ([JOB], "trainer"),
+    "inspect": (["."], "trainer"),
+    "convert": ([".", "out"], "trainer"),
+    "doctor": ([JOB], "doctor"),
 }
 
 
@@ -68,7 +76,7 @@ def test_a_verb_for_clusters_says_that_none_is_configured(environment: EmptyEnvi
 
 @pytest.mark.parametrize("verb", ALONE)
 def test_a_verb_for_manifests_works(environment: EmptyEnvironment, verb: str) -> None:
-    done = environment.run("rljob", *verb.split(), ALONE[verb])
+    done = environment.run("rljob", *verb.split(), *ALONE[verb])
     assert (done.returncode, done.stderr) == (Exit.OK, "")
 
 
@@ -82,7 +90,7 @@ def test_a_script_is_imported(environment: EmptyEnvironment, tmp_path: Path) -> 
 @pytest.mark.parametrize("verb", WITH_ANOTHER_EXTRA)
 def test_any_other_verb_names_its_extra(environment: EmptyEnvironment, verb: str) -> None:
     arguments, extra = WITH_ANOTHER_EXTRA[verb]
-    done = environment.run("rljob", *verb.split(), *arguments.split())
+    done = environment.run("rljob", *verb.split(), *arguments)
     named = r"this command needs the package \w+: install rljob with its extra `(\w+)`\n"
     assert re.fullmatch(named, done.stderr), done.stderr
     assert re.findall(named, done.stderr) == [extra]
