@@ -88,6 +88,8 @@ class StepSeconds(Section):
 
 MOST_LOSSES = 20
 """causes"""
+MOST_NODES = 64
+"""of an attempt; beyond them those that failed stay"""
 MOST_PARTS = 20
 """parts of the wall clock"""
 
@@ -129,8 +131,7 @@ class JobEngine(Section):
     name: str
     """for example `engine-0`"""
     state: EngineState
-    """Stale: serves no requests until it holds the current weights; Suspect: probes fail, it still receives requests;
-    Leaving: receives no new requests"""
+    """Stale: serves once it has the current weights; Suspect: probes fail, it serves; Leaving: gets no new requests"""
     since: datetime
     """start of this state"""
     version: NotNegative | None = None
@@ -182,6 +183,22 @@ class AttemptFailure(Section):
     """the line that shows it, after the name of its log"""
 
 
+class NodeFate(StrEnum):
+    """What became of the pods of an attempt on a node."""
+
+    USED = "Used"
+    AVOIDED = "Avoided"
+    """it had failed earlier attempts, and got no pod"""
+    UNREACHABLE = "Unreachable"
+    """its kubelet was silent, or did not end a pod in time"""
+    EVICTED = "Evicted"
+    """it was drained or shut down, or lacked memory or disk"""
+    DELETED = "Deleted"
+    """it was deleted, or declared out of service"""
+    POD_LOST = "PodLost"
+    """a pod with the driver or with ranks was deleted, and no node controller says why"""
+
+
 class AttemptStatus(Section):
     """One start of the driver."""
 
@@ -208,12 +225,13 @@ class AttemptStatus(Section):
     step: NotNegative | None = None
     """steps done at its end"""
     cause: Cause | None = None
-    """kind of its end, for the limits of restarts. Application: recovery.driverRestarts; Infrastructure:
-    recovery.infrastructureRestarts; Suspended: no limit"""
+    """kind of its end: recovery.driverRestarts limits Application, infrastructureRestarts limits Infrastructure"""
     failure: AttemptFailure | None = None
     """the known failure that ended it; absent: it ended in order, or none was recognised"""
     ending_since: datetime | None = None
     """time of the operator's order to save and end, or to stop; absent: it gave none"""
+    nodes: Annotated[dict[str, NodeFate], Field(max_length=MOST_NODES)] | None = None
+    """by node: Used, Avoided, or how it failed: Unreachable, Evicted, Deleted, PodLost"""
 
 
 class RecoveryStep(Section):
@@ -235,11 +253,11 @@ class Queue(Section):
     """The job's place in the queue of the operator."""
 
     position: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
-    """position among the jobs that wait, from 1; absent: it holds its reservation, or does not wait for room"""
+    """position among the jobs that wait, from 1; absent: it does not wait"""
     since: datetime
     """start of its wait, or of its reservation"""
     first_since: datetime | None = None
-    """time since which it has been the first that lacks this room; others overtake it for a limited time only"""
+    """time since which it is the first that lacks this room"""
     preempted_for: str | None = None
     """job of a higher priority for which it saves and ends; absent: it was not preempted"""
     engines: NotNegative | None = None
@@ -249,7 +267,7 @@ class Queue(Section):
     revoked: NotNegative | None = None
     """reservations that it gave back since it ran last, because its pods did not get nodes"""
     retry_at: datetime | None = None
-    """time until which it gets no pods for which there are no nodes; it starts earlier if there is room"""
+    """time until which it gets no pods for which there are no nodes"""
 
 
 class ToolPodOwner(StrEnum):
@@ -287,7 +305,7 @@ class Resolved(Section):
     worker_resources: dict[str, Any] | None = None
     """resources of the other pods' containers, without GPUs"""
     defaults: dict[str, Any] | None = None
-    """the operator's settings for the pods of all jobs, beside the job's own, in the form of a spec; absent: none"""
+    """the operator's settings for the pods of all jobs, in the form of a spec"""
     tool_pod_owner: ToolPodOwner | None = None
     """kind of the objects that make the pods for tools; absent: StatefulSet, or there are no such pods"""
 
@@ -309,7 +327,7 @@ class Status(Section):
     attempt: NotNegative = 0
     """number of the current attempt of the driver; above 0 most fields of the spec cannot change"""
     restarts: NotNegative = 0
-    """number of attempts that followed a failure, a lost pod or a preemption; suspensions are not counted"""
+    """number of attempts that followed a failure, a lost pod or a preemption"""
     gpus: NotNegative | None = None
     """total number of GPUs of the spec (on Cpu: processes)"""
     start_time: datetime | None = None

@@ -154,6 +154,7 @@ class Reconciler:
         observed = Observed(
             children=children,
             pods=pods,
+            gone_pods=self._cache.gone_pods(job),
             workloads=self._cache.workloads(job),
             tool_pods=tool_pods,
             pod_events=await self._pod_events.of(job.key, job.namespace, (*pods, *tool_pods)),

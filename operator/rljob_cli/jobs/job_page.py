@@ -1,6 +1,6 @@
 """One RLJob on a page: where it is and why, how it goes, what failed and what was done, what to do next. Pure."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
 from rich.console import Group, RenderableType
@@ -22,6 +22,7 @@ BAR = 30
 SHOWN_ENGINES = 8
 SHOWN_ATTEMPTS = 3
 SHOWN_STEPS = 5
+SHOWN_NODES = 8
 
 DONE = {
     "RestartEngine": "restarted",
@@ -82,6 +83,10 @@ def _rows(job: Job, now: datetime, bars: bool, marks: str) -> Iterator[tuple[str
     yield from _named("engines", _engines(job, now))
     if status.gpus is not None:
         yield "gpus", Text(_gpus(job, status.gpus))
+    if job.nodes:
+        yield "nodes", Text(_shortened(job.nodes))
+    if job.avoided:
+        yield "avoids", Text(_shortened(job.avoided), style="yellow")
     yield from _named("attempts", (_attempt(each, now) for each in reversed(status.attempts[-SHOWN_ATTEMPTS:])))
     yield from _named("recovery", (_done(each, now) for each in reversed(status.recovery[-SHOWN_STEPS:])))
     if saved := status.last_checkpoint:
@@ -168,6 +173,11 @@ def _done(step: RecoveryStep, now: datetime) -> Text:
 def _next(step: NextStep) -> Text:
     text = Text(step.text)
     return text.append(": ").append(step.command, "bold cyan") if step.command else text
+
+
+def _shortened(names: Sequence[str]) -> str:
+    more = f"  and {len(names) - SHOWN_NODES} more" if len(names) > SHOWN_NODES else ""
+    return "  ".join(names[:SHOWN_NODES]) + more
 
 
 def _since(then: datetime, now: datetime) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from rljob_api.control import EngineState
 from rljob_api.foreign_text import printable, printable_value
 from rljob_api.sections import OUR_MANAGER
-from rljob_api.status import AttemptStatus, Condition, ConditionType, JobEngine, Phase, Status
+from rljob_api.status import AttemptStatus, Condition, ConditionType, JobEngine, NodeFate, Phase, Status
 
 Manifest = dict[str, Any]
 
@@ -90,6 +90,28 @@ class Job:
     def attempt(self) -> AttemptStatus | None:
         """The newest start of the driver."""
         return self.status.attempts[-1] if self.status.attempts else None
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Nodes of the newest attempt's pods."""
+        known = self.attempt.nodes if self.attempt else None
+        return tuple(node for node, fate in (known or {}).items() if fate is not NodeFate.AVOIDED)
+
+    @property
+    def avoided(self) -> tuple[str, ...]:
+        """Nodes that get no pod of the newest attempt."""
+        known = self.attempt.nodes if self.attempt else None
+        return tuple(node for node, fate in (known or {}).items() if fate is NodeFate.AVOIDED)
+
+    @property
+    def failed_nodes(self) -> tuple[tuple[str, str], ...]:
+        """Each node that failed an attempt, with how: `Evicted in attempt 1, Unreachable in attempt 2`."""
+        found: dict[str, list[str]] = {}
+        for attempt in self.status.attempts:
+            for node, fate in (attempt.nodes or {}).items():
+                if fate not in (NodeFate.USED, NodeFate.AVOIDED):
+                    found.setdefault(node, []).append(f"{fate} in attempt {attempt.number}")
+        return tuple((node, ", ".join(how)) for node, how in sorted(found.items()))
 
     def condition(self, kind: ConditionType) -> Condition | None:
         return self.status.condition(kind)

@@ -34,6 +34,7 @@ COARSE = ("step", "speed", "reward")
 """evidence of the status that the record of all steps replaces"""
 SHOWN_PODS = 8
 SHOWN_EVENTS = 5
+SHOWN_NODES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,8 @@ def why(job: Job, seen: Seen, now: float) -> Why:
     admitted, view = _view(seen)
     found = before_driver(view, admitted, now) if admitted and view and job.status.phase in WAITS else None
     fits = _verdict(admitted, seen) if admitted and not seen.pods and not job.has_ended else None
-    evidence = tuple(_evidence(job, view, found, fits, seen))
+    nodes = (("node", f"{node}: {how}") for node, how in job.failed_nodes[:SHOWN_NODES])
+    evidence = (*_evidence(job, view, found, fits, seen), *nodes)
     if fits is not None and fits.outcome is Outcome.NEVER:
         return Why(f"it can never start: {fits.message}", "Quota", None, evidence)
     if found is not None:

@@ -26,6 +26,10 @@ class AttemptView:
     """of its RayCluster, without those that are being deleted"""
     tool_pods: tuple[Pod, ...]
     """that run its tools, without those that are being deleted"""
+    ending: tuple[Pod, ...]
+    """of its RayCluster, that are being deleted or gone"""
+    stuck: frozenset[str]
+    """names of those that should have ended, and have not: their node is lost"""
     others: tuple[str, ...]
     """RayClusters of the job besides its own, and pods that such have left behind"""
     refused: str | None
@@ -83,6 +87,10 @@ def attempt_view(record: AttemptRecord, job: AdmittedJob, observed: Observed, lo
         is_built_for_spec=cluster is not None and built_from(cluster) == job.digest,
         pods=observed.pods_of(record.cluster),
         tool_pods=tuple(pod for pod in observed.tool_pods if pod.tools_of == record.cluster and not pod.is_deleting),
+        ending=tuple(
+            pod for pod in (*observed.pods, *observed.gone_pods) if pod.cluster == record.cluster and pod.is_deleting
+        ),
+        stuck=frozenset(pod.name for pod in mine if is_lost(pod)),
         others=_others(record.cluster, observed, is_lost),
         refused=observed.refused,
         pod_events=observed.pod_events,

@@ -21,6 +21,7 @@ from rljob_operator.attempts import escalation, resumption
 from rljob_operator.attempts.attempt_view import AttemptView
 from rljob_operator.attempts.causes import cause_of
 from rljob_operator.attempts.diagnosis import evidence_of, failure_in
+from rljob_operator.attempts.nodes import with_failed_nodes, with_nodes, without_used
 from rljob_operator.identity import (
     ATTEMPT_ANNOTATION,
     Manifest,
@@ -38,6 +39,9 @@ FIRST_ANSWER_S = 30.0
 
 HEAD_S = 900.0
 """how long Ray may be silent while its head's pod is not ready: a new pod may have to get its image [s]"""
+
+WITH_NODES = 10
+"""attempts that have ended of which all nodes are kept; of older ones, those that failed"""
 
 LAST_LINE = "; its last words: "
 LONGEST_REASON = 500
@@ -58,7 +62,7 @@ def advance(
     if attempt is None:
         return history if job.is_suspended else _begin(history, job, None, now, 0.0)
     if attempt.record.is_open:
-        record = _observed(attempt, job, _is_over(history, job.spec, now), now)
+        record = with_nodes(_observed(attempt, job, _is_over(history, job.spec, now), now), attempt)
         if not record.is_open:
             found = _failure(record, attempt, diagnosed)
             if isinstance(found, Evidence):
@@ -226,7 +230,7 @@ def _explained(
     step = reported.progress.step if reported else written.step if written else None
     record = replace(record, step=step)
     cause = cause_of(record, attempt, history.attempts[:-1], job)
-    return replace(record, cause=cause, failure=failure)
+    return with_failed_nodes(replace(record, cause=cause, failure=failure), attempt)
 
 
 def _end_of(driver: Driver) -> tuple[int, str]:
@@ -350,7 +354,9 @@ def _begin(history: JobHistory, job: AdmittedJob, last: AttemptView | None, now:
     new = AttemptRecord(
         number, cluster, start_after=math.ceil(now + delay_s), checkpoint=checkpoint, resume=resumption.resumes(job)
     )
-    return replace(history, attempts=(*history.attempts, new)[-MOST_ATTEMPTS:])
+    before = history.attempts
+    kept = (*map(without_used, before[:-WITH_NODES]), *before[-WITH_NODES:], new)
+    return replace(history, attempts=kept[-MOST_ATTEMPTS:])
 
 
 def _can_be_used_again(last: AttemptView, history: JobHistory) -> bool:

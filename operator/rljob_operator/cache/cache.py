@@ -7,8 +7,10 @@ dictionary takes five times its text.
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from rljob_api.errors import UNREADABLE
@@ -30,6 +32,8 @@ MOST_OF_NAMESPACE = 256 * 2**20
 write objects without an end, and all namespaces share the operator's memory [bytes]"""
 REMEMBERED = 10_000
 """uids of deleted objects: the response to our own write may arrive after the watch has reported the deletion"""
+GONE_PODS = 8
+"""of a job, that are kept as they were last: they say which node has lost them"""
 
 
 class TooManyError(ValueError):
@@ -103,8 +107,11 @@ def version_of(raw: Manifest) -> int:
 class Cache:
     """The newest known version of each object."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        """`clock` returns unix seconds."""
+        self._clock = clock
         self._objects: dict[Key, dict[str, Known]] = {}
+        self._gone_pods: dict[Key, deque[Pod]] = {}
         self._gone: dict[str, int] = {}
         """the version at which an object was gone, by its uid"""
         self._runs = RunIndex()
@@ -186,6 +193,7 @@ class Cache:
         """Forget all objects of a namespace, as if they had never been seen; return their jobs."""
         keys = tuple(key for key in self._objects if key.startswith(f"{namespace}/"))
         for key in keys:
+            self._gone_pods.pop(key, None)
             for uid, known in self._objects.pop(key).items():
                 self._free(key, known)
                 self._runs.remove(uid)
@@ -228,6 +236,11 @@ class Cache:
         found = (pod for pod in pods if isinstance(pod, Pod) and pod.cluster.startswith(mine))
         return tuple(sorted(found, key=lambda pod: pod.name))
 
+    def gone_pods(self, job: Job) -> tuple[Pod, ...]:
+        """Return the last pods of this very job's RayClusters that are gone, as they were last."""
+        mine = job_name(job.name, job.uid) + "-"
+        return tuple(pod for pod in self._gone_pods.get(job.key, ()) if pod.cluster.startswith(mine))
+
     def workloads(self, job: Job) -> tuple[Workload, ...]:
         """Return what Kueue says about this very job's RayClusters."""
         mine = job_name(job.name, job.uid) + "-"
@@ -265,8 +278,17 @@ class Cache:
         known = objects.pop(uid, None)
         if known is not None:
             self._free(key, known)
+            self._remember(key, known.content)
         if not objects:
             self._objects.pop(key, None)
+            self._gone_pods.pop(key, None)
+
+    def _remember(self, key: Key, content: bytes | Pod | Workload) -> None:
+        """Keep a pod that is gone, if it had a node."""
+        if isinstance(content, Pod) and content.node is not None:
+            at = content.deleted_at if content.deleted_at is not None else self._clock()
+            gone = replace(content, is_deleting=True, deleted_at=at, trouble=(), stage=None)
+            self._gone_pods.setdefault(key, deque(maxlen=GONE_PODS)).append(gone)
 
 
 def size_of(content: bytes | Pod | Workload) -> int:

@@ -212,6 +212,7 @@ def _remembered(record: AttemptStatus) -> AttemptRecord:
         failure=KnownFailure(**record.failure.model_dump()) if record.failure else None,
         ending_since=int(record.ending_since.timestamp()) if record.ending_since else None,
         resume=record.resume,
+        nodes=record.nodes or {},
     )
 
 
@@ -231,6 +232,7 @@ def recorded(attempt: AttemptRecord) -> AttemptStatus:
         failure=AttemptFailure(**asdict(attempt.failure)) if attempt.failure else None,
         ending_since=_time(attempt.ending_since) if attempt.ending_since is not None else None,
         resume=attempt.resume,
+        nodes=dict(attempt.nodes) or None,
     )
 
 

@@ -3,13 +3,15 @@
 Times are whole unix seconds, because that is what a status can hold.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from rljob_api import recovery
 from rljob_api.adjustments import Adjustments, adjustments
 from rljob_api.exits import Cause, Exit
 from rljob_api.known_failure import KnownFailure
 from rljob_api.sections import Spec
+from rljob_api.status import NodeFate
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,8 @@ class AttemptRecord:
     """the known failure that ended it; None: none was recognised"""
     ending_since: int | None = None
     """when the operator first ordered the driver to save and end, or to stop [unix s]; None: it did not"""
+    nodes: Mapping[str, NodeFate] = field(default_factory=dict)
+    """what became of its pods, by node"""
     is_abandoned: bool = False
     """whether the attempt was ended although its driver may run: its RayCluster is deleted. Not kept in a status"""
 

@@ -7,7 +7,7 @@ everything else                            ─► a second after the last write
 
 from dataclasses import dataclass
 
-from rljob_api.status import Condition, ConditionType, Phase, Status
+from rljob_api.status import AttemptStatus, Condition, ConditionType, Phase, Status
 
 PROMPT = 8
 """writes that come at once"""
@@ -74,4 +74,10 @@ def _view_of(condition: Condition, old: Condition | None) -> Condition:
 def _memory(status: Status) -> tuple[object, ...]:
     """Return what orders depend on, and what is said only once."""
     ended = status.completion_time
-    return status.attempt, status.attempts, status.start_time, ended, status.recovery, status.began, status.release
+    attempts = tuple(map(_without_nodes, status.attempts))
+    return status.attempt, attempts, status.start_time, ended, status.recovery, status.began, status.release
+
+
+def _without_nodes(attempt: AttemptStatus) -> AttemptStatus:
+    """Return an attempt without the nodes of its pods, which come by the dozen while engines are added."""
+    return attempt.model_copy(update={"nodes": None}) if attempt.ended is None else attempt

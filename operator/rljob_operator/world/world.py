@@ -112,6 +112,12 @@ class Pod:
     """what ended or holds back the pod and its containers, a line each"""
     tools_of: str = ""
     """the RayCluster whose driver calls tools in this pod; empty: it is a pod of a RayCluster"""
+    deleted_at: float | None = None
+    """when it was deleted, or its grace period began [unix s]; None: it was not deleted"""
+    disruption: str = ""
+    """why Kubernetes ends it, as the reason of its condition DisruptionTarget or of its status; empty: not known"""
+    is_on_silent_node: bool = False
+    """whether it is not ready because its node is not, and no container has changed"""
 
 
 class DriverState(StrEnum):
@@ -252,6 +258,8 @@ class Observed:
     """of its RayClusters"""
     workloads: tuple[Workload, ...] = ()
     """what Kueue says about the RayClusters"""
+    gone_pods: tuple[Pod, ...] = ()
+    """of its RayClusters, as they were last; only some, and none that was gone before this process began"""
     tool_pods: tuple[Pod, ...] = ()
     """that run its tools"""
     pod_events: Mapping[str, tuple[PodEvent, ...]] = field(default_factory=dict)
@@ -388,7 +396,28 @@ def pod_of(raw: Manifest) -> Pod:
         node=raw.get("spec", {}).get("nodeName"),
         trouble=trouble_of(raw),
         tools_of=labels.get(TOOLS_LABEL, ""),
+        deleted_at=_deleted_at(raw["metadata"]),
+        disruption=_disruption(status),
+        is_on_silent_node=_is_on_silent_node(status),
     )
+
+
+def _deleted_at(metadata: Manifest) -> float | None:
+    """Return when a pod was deleted: its deletionTimestamp is the end of its grace period."""
+    ends = metadata.get("deletionTimestamp")
+    return seconds(ends) - (metadata.get("deletionGracePeriodSeconds") or 0) if ends else None
+
+
+def _disruption(status: Manifest) -> str:
+    condition = _condition(status, "DisruptionTarget")
+    reason = condition.get("reason") if condition.get("status") == "True" else status.get("reason")
+    return reason or ""
+
+
+def _is_on_silent_node(status: Manifest) -> bool:
+    """Return whether the node controller has marked a pod: it changes Ready alone, and gives no reason."""
+    ready, containers = _condition(status, "Ready"), _condition(status, "ContainersReady")
+    return (ready.get("status"), containers.get("status")) == ("False", "True") and not ready.get("reason")
 
 
 def _killed_for_memory(container: Manifest) -> float:

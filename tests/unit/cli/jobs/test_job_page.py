@@ -9,7 +9,7 @@ from rich.console import Console
 
 from rljob_api.control import Goodput
 from rljob_api.exits import Exit
-from rljob_api.status import AttemptStatus, ConditionType, Phase, Status
+from rljob_api.status import AttemptStatus, ConditionType, NodeFate, Phase, Status
 from rljob_cli.jobs.job_page import BAR, as_page
 from rljob_cli.jobs.jobs import Job, job_of
 from support.api.sample_rljob_status import NOON, SAMPLE
@@ -196,3 +196,30 @@ def test_where_the_time_went_is_a_line() -> None:
     goodput = Goodput(wall_seconds=9000.0, effective_share=0.9333, seconds=seconds, lost_gpu_seconds=4800.0)
     shown = page(job(progress=SAMPLE.progress.model_copy(update={"goodput": goodput})))
     assert "93.3% of 2.5 h in steps that count; load 4%, recovery 2%; 1.33 GPU-hours lost" in " ".join(shown.split())
+
+
+def with_nodes(*nodes: dict[str, NodeFate]) -> Job:
+    """Return a job with an attempt for each of these; the last one is open."""
+    return job(
+        attempts=tuple(
+            AttemptStatus(number=i, cluster="c", start_after=NOON, ended=None if i == len(nodes) else NOON, nodes=each)
+            for i, each in enumerate(nodes, start=1)
+        )
+    )
+
+
+def test_the_nodes_of_the_newest_attempt_and_those_that_it_avoids_are_named() -> None:
+    shown = page(with_nodes({"gpu-9": NodeFate.USED}, {"gpu-1": NodeFate.USED, "gpu-7": NodeFate.AVOIDED}))
+    assert "\nnodes     gpu-1\navoids    gpu-7\n" in shown
+    assert "\nnodes     gpu-0  gpu-1  gpu-2  gpu-3  gpu-4  gpu-5  gpu-6  gpu-7  and 2 more\n" in page(
+        with_nodes({f"gpu-{i}": NodeFate.USED for i in range(10)})
+    )
+
+
+def test_the_nodes_that_failed_attempts_are_listed_with_how() -> None:
+    used, away, drained = NodeFate.USED, NodeFate.UNREACHABLE, NodeFate.EVICTED
+    found = with_nodes({"b": drained, "a": away}, {"b": away, "c": used}, {"c": NodeFate.AVOIDED})
+    assert found.failed_nodes == (
+        ("a", "Unreachable in attempt 1"),
+        ("b", "Evicted in attempt 1, Unreachable in attempt 2"),
+    )

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rljob_api.control import CurvePoint
-from rljob_api.status import AttemptFailure, Condition, ConditionType, Phase
+from rljob_api.status import AttemptFailure, Condition, ConditionType, NodeFate, Phase
 from rljob_cli.jobs import training
 from rljob_cli.jobs.jobs import Job, Manifest, job_of
 from rljob_cli.jobs.why import Seen, stuck, why
@@ -157,3 +157,9 @@ def test_evidence_has_phases_speed_and_reward():
     assert found["speed"] == "40 generated tokens/s; the median of the run is 80"
     assert found["reward"] == "0.2 at step 2; at step 0 it was 0"
     assert "rollout" in found["step"]
+
+
+def test_nodes_that_failed_attempts_are_evidence():
+    first = SAMPLE.attempts[0].model_copy(update={"nodes": {"gpu-7": NodeFate.EVICTED, "gpu-8": NodeFate.USED}})
+    given = raw(SAMPLE.model_copy(update={"attempts": (first, *SAMPLE.attempts[1:])}))
+    assert ("node", "gpu-7: Evicted in attempt 1") in why(job_of(given), Seen(given), NOW).evidence

@@ -418,3 +418,31 @@ def test_what_is_kept_of_an_object_can_be_read_by_what_recurses(depth: int):
     assert kept is not None
     assert too_deep(kept, DEEPEST_OBJECT) is None
     assert job_of(kept).spec is None
+
+
+def bound(number: int, cluster: str = "sums-7f3a1-1", **metadata: object) -> dict:
+    raw = head("5", None, cluster, at=number)
+    raw["metadata"] |= metadata
+    return raw | {"spec": {"nodeName": f"gpu-{number}"}}
+
+
+def test_the_last_pods_that_are_gone_are_kept_with_the_time():
+    cache = Cache(clock=lambda: 1000.0)
+    cache.put(child())
+    for number in range(12):
+        cache.put(bound(number))
+        cache.remove(bound(number))
+    assert [(pod.node, pod.is_deleting, pod.deleted_at) for pod in cache.gone_pods(JOB)] == [
+        (f"gpu-{number}", True, 1000.0) for number in range(4, 12)
+    ]
+
+
+def test_a_pod_that_is_gone_keeps_the_time_of_its_deletion_and_one_without_a_node_is_forgotten():
+    cache = Cache(clock=lambda: 1000.0)
+    deleted = bound(1, deletionTimestamp="2027-01-15T08:02:00Z", deletionGracePeriodSeconds=120)
+    for raw in (child(), deleted, head("5", None, at=2), bound(3, "sums-7f3a12-1")):
+        cache.put(raw)
+    cache.remove_missing("Pod", [], "6")
+    assert [(pod.node, pod.deleted_at) for pod in cache.gone_pods(JOB)] == [("gpu-1", 1_800_000_000.0)]
+    cache.remove(child())
+    assert cache.gone_pods(JOB) == ()

@@ -99,3 +99,39 @@ def test_a_child_is_found_by_kind_and_name():
 
 def test_a_time_is_read_as_unix_seconds():
     assert seconds("2027-01-15T08:00:00Z") == 1_800_000_000.0
+
+
+SILENT = [{"type": "Ready", "status": "False"}, {"type": "ContainersReady", "status": "True"}]
+CRASHED = [
+    {"type": "Ready", "status": "False", "reason": "ContainersNotReady"},
+    {"type": "ContainersReady", "status": "False"},
+]
+GATED = [{**SILENT[0], "reason": "ReadinessGatesNotReady"}, SILENT[1]]
+
+
+@pytest.mark.parametrize(("conditions", "silent"), [(SILENT, True), (CRASHED, False), (GATED, False), ([], False)])
+def test_a_pod_that_the_node_controller_alone_calls_not_ready_is_on_a_silent_node(conditions, silent):
+    assert pod_of(raw_pod(conditions=conditions)).is_on_silent_node is silent
+
+
+@pytest.mark.parametrize(
+    ("status", "disruption"),
+    [
+        (
+            {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC"}]},
+            "DeletionByPodGC",
+        ),
+        ({"conditions": [{"type": "DisruptionTarget", "status": "False", "reason": "DeletionByPodGC"}]}, ""),
+        ({"phase": "Failed", "reason": "Evicted"}, "Evicted"),
+        ({}, ""),
+    ],
+)
+def test_why_kubernetes_ends_a_pod_is_read_from_its_condition_or_its_status(status, disruption):
+    assert pod_of(raw_pod(**status)).disruption == disruption
+
+
+def test_a_pod_was_deleted_a_grace_period_before_the_time_that_its_deletion_shows():
+    raw = raw_pod()
+    raw["metadata"] |= {"deletionTimestamp": "2027-01-15T08:02:00Z", "deletionGracePeriodSeconds": 120}
+    found = pod_of(raw)
+    assert (found.deleted_at, found.gone_by) == (1_800_000_000.0, 1_800_000_120.0)
