@@ -34,6 +34,9 @@ TOOLS_LABEL = f"{GROUP}/tools"
 """on a pod that runs tools, and on its StatefulSet or Sandbox: the RayCluster that it goes with. No other pod has it"""
 MANAGED_BY = {"app.kubernetes.io/managed-by": FIELD_MANAGER}
 
+HOSTNAME_LABEL = "kubernetes.io/hostname"
+"""of a node, as a rule its name"""
+
 RAY_CLUSTER_LABEL = "ray.io/cluster"
 RAY_GROUP_LABEL = "ray.io/group"
 RAY_NODE_TYPE_LABEL = "ray.io/node-type"
@@ -125,6 +128,8 @@ class ClusterRef:
     """id of the operator's key from which its tokens are derived; None with a RayCluster of an older operator"""
     has_ray_token: bool = True
     """whether Ray in its pods asks for a token; false with a RayCluster of an older operator"""
+    avoids: tuple[str, ...] = ()
+    """nodes that get none of its pods"""
 
 
 def submission_id(name: str, uid: str, attempt: int) -> str:

@@ -6,8 +6,9 @@ The status is the operator's memory, and it is written only if the job has not c
 again on what a plan produces gives an empty plan.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from rljob_api import recovery
 from rljob_api.control import RunState, Scale
@@ -17,6 +18,9 @@ from rljob_api.recovery import RestartEngine
 from rljob_api.status import Status, ToolPodOwner
 from rljob_operator.attempts import attempts
 from rljob_operator.attempts.attempt_view import AttemptView, attempt_view
+from rljob_operator.attempts.avoidance import avoided
+from rljob_operator.capacity.packing import Node
+from rljob_operator.capacity.spare_nodes import has_room_without
 from rljob_operator.children import children
 from rljob_operator.children.rollout_pods import rollout_pods
 from rljob_operator.children.tool_pods import OWNERS
@@ -129,9 +133,16 @@ class Plan:
         return self.status is None and idle and self.orders == NO_ORDERS
 
 
-def plan(job: Job, world: World, now: float, known: AdmittedJob | Claim | None = None) -> Plan:
-    """Return what has to be done about a job at `now` [unix s]; `known` is what `admitted` returns for it, if it was
-    called already.
+def plan(
+    job: Job,
+    world: World,
+    now: float,
+    known: AdmittedJob | Claim | None = None,
+    nodes: Sequence[Node] | None = None,
+) -> Plan:
+    """Return what has to be done about a job at `now` [unix s].
+
+    `known` is what `admitted` returns for it, if it was called already. `nodes` are the cluster's; None: not known.
     """
     if job.is_deleting:
         return Plan()  # the children are deleted by their owner references
@@ -143,6 +154,7 @@ def plan(job: Job, world: World, now: float, known: AdmittedJob | Claim | None =
     if isinstance(found, Claim):
         return _refused(job, found, world, now)
     found = found.with_queue_decision(world.queue_decision)
+    found = replace(found, has_room_without=partial(has_room_without, found, nodes))
     decision = found.queue_decision
     is_undecided = found.is_held and decision is not None and decision.standing is Standing.UNDECIDED
     if is_undecided and found.status.completion_time is None:
@@ -390,8 +402,8 @@ def _cluster(attempt: AttemptView, new_key: str | None) -> ClusterRef:
     """Return the attempt's RayCluster with the tokens that it has; one that is made now gets those of `new_key`."""
     name, there = attempt.record.cluster, attempt.cluster
     if there is None:
-        return ClusterRef(name, new_key)
-    return ClusterRef(name, token_key(there), pods.has_ray_authentication(there))
+        return ClusterRef(name, new_key, avoids=avoided(attempt.record))
+    return ClusterRef(name, token_key(there), pods.has_ray_authentication(there), avoided(attempt.record))
 
 
 def _follow(attempt: AttemptView, job: AdmittedJob) -> Follow | None:

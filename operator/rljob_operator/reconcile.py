@@ -106,7 +106,8 @@ class Reconciler:
         if self._reservations is not None:
             # Nothing is awaited between the decision that is read here and the plan.
             world = replace(world, queue_decision=self._reservations.decision(job, raw, world, known))
-        todo = plan(job, world, self._clock(), known)
+        nodes = self._reservations.nodes if self._reservations is not None else None
+        todo = plan(job, world, self._clock(), known, nodes)
         if todo.left_out is not None:
             log.warning("action=plan outcome=failed the driver's report is left out: %s", todo.left_out)
         return todo

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from rljob_operator.cache.cache import Cache, Key
+from rljob_operator.capacity.packing import Node
 from rljob_operator.cluster.cluster import ClusterError
 from rljob_operator.identity import Manifest
 from rljob_operator.job.admitted_job import AdmittedJob
@@ -91,6 +92,11 @@ class Reservations:
     def known_decision(self, key: Key) -> QueueDecision | None:
         """Return the decision about a job that cannot be planned, as it was last; None: it is not known."""
         return self._ledger.decision(key) if key in self._ledger and self._basis.get(key, (None, False))[1] else None
+
+    @property
+    def nodes(self) -> tuple[Node, ...] | None:
+        """The nodes of the cluster at the last look; None: they were not looked at, or may not be."""
+        return self._reading.seen.nodes if self._reading is not None else None
 
     def forget(self, key: Key) -> None:
         """A job is gone; its pods count until they are gone, too."""

@@ -77,6 +77,7 @@ def settings(arguments: Sequence[str], environ: Mapping[str, str]) -> Settings:
             longest_start_s=given.start_seconds,
             longest_drain_s=given.drain_seconds,
             lost_pod_s=given.lost_pod_seconds,
+            avoided_nodes=given.avoided_nodes,
             tool_pod_owner=ToolPodOwner.SANDBOX if given.agent_sandbox else ToolPodOwner.STATEFUL_SET,
         ),
     )
@@ -140,6 +141,8 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         default=120.0,
         help="after which a pod that should have ended is on a lost node",
     )
+    text = "nodes that a job avoids at most because they failed it twice; 0: none"
+    add("--avoided-nodes", type=int, default=2, help=text)
     add("--agent-sandbox", action="store_true", help="agent-sandbox makes the pods for tools of jobs that begin now")
     add_autoscaler(parser)
     add("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])

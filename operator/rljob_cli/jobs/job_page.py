@@ -28,6 +28,7 @@ DONE = {
     "RestartEngine": "restarted",
     "RestartDriver": "started on the same pods",
     "ReplaceCluster": "started on new pods",
+    "AvoidNodes": "chose its nodes",
     "DeleteCluster": "deleted, because its driver did not stop",
     "GiveUp": "gave up",
 }

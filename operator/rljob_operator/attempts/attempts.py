@@ -16,9 +16,10 @@ from rljob_api.exits import Cause, Exit, camel_case
 from rljob_api.known_failure import KnownFailure, without_line
 from rljob_api.recovery import BACKOFF, Done, GiveUp, RestartDriver
 from rljob_api.sections import Recovery, Spec
-from rljob_api.status import MOST_ATTEMPTS, ConditionType
+from rljob_api.status import MOST_ATTEMPTS, ConditionType, NodeFate
 from rljob_operator.attempts import escalation, resumption
 from rljob_operator.attempts.attempt_view import AttemptView
+from rljob_operator.attempts.avoidance import Avoidance, avoidance, avoided, found_no_other_nodes
 from rljob_operator.attempts.causes import cause_of
 from rljob_operator.attempts.diagnosis import evidence_of, failure_in
 from rljob_operator.attempts.nodes import with_failed_nodes, with_nodes, without_used
@@ -126,6 +127,8 @@ def _observed(attempt: AttemptView, job: AdmittedJob, is_over: bool, now: float)
             return _ended(record, Exit.PREEMPTED, f"{_suspended(job)} {SUSPENDED_EARLY}", now)
         if is_over:
             return _ended(record, Exit.STALLED, OVERDUE, now)
+        if (alone := found_no_other_nodes(attempt, now)) is not None:
+            return _ended(record, Exit.PREEMPTED, alone, now)
     elif attempt.lost_its_cluster:
         return _lost(attempt, f"RayCluster {record.cluster} is gone", now)
     elif attempt.is_suspended and not attempt.has_pods:
@@ -348,15 +351,29 @@ def _begin(history: JobHistory, job: AdmittedJob, last: AttemptView | None, now:
     if last is not None:
         later = resumption.seen_by_fence(last.record, job.uid) or 0
         number, checkpoint = max(last.record.number, later) + 1, last.record.checkpoint
-    cluster = cluster_name(job.name, job.uid, number)
-    if last is not None and _can_be_used_again(last, history):
-        cluster = last.record.cluster
+    cluster, found = cluster_name(job.name, job.uid, number), avoidance(history.attempts, job, now)
+    if last is not None and _can_be_used_again(last, history) and not _is_on_suspects(last, found):
+        cluster, found = last.record.cluster, Avoidance(avoided(last.record))
     new = AttemptRecord(
-        number, cluster, start_after=math.ceil(now + delay_s), checkpoint=checkpoint, resume=resumption.resumes(job)
+        number,
+        cluster,
+        start_after=math.ceil(now + delay_s),
+        checkpoint=checkpoint,
+        resume=resumption.resumes(job),
+        nodes=dict.fromkeys(sorted(found.nodes), NodeFate.AVOIDED),
+        note=found.note,
     )
     before = history.attempts
     kept = (*map(without_used, before[:-WITH_NODES]), *before[-WITH_NODES:], new)
     return replace(history, attempts=kept[-MOST_ATTEMPTS:])
+
+
+def _is_on_suspects(last: AttemptView, found: Avoidance) -> bool:
+    """Return whether pods of a RayCluster may be on nodes that are to be avoided from now on.
+
+    Kueue would put another RayCluster at the end of its queue.
+    """
+    return not last.is_in_kueue and not set(found.nodes) <= set(avoided(last.record))
 
 
 def _can_be_used_again(last: AttemptView, history: JobHistory) -> bool:

@@ -16,7 +16,7 @@ def cause_of(ended: AttemptRecord, attempt: AttemptView, earlier: Sequence[Attem
     if ended.exit_code == Exit.PREEMPTED:
         # An order to save and end cannot be taken back, so an end after it is a suspension, even if it has been
         # withdrawn.
-        is_asked = job.is_suspended or attempt.is_suspended or ended.ending_since is not None
+        is_asked = job.is_suspended or attempt.is_suspended or ended.ending_since is not None or ended.started is None
         return Cause.SUSPENDED if is_asked else Cause.INFRASTRUCTURE
     if ended.exit_code == Exit.OUT_OF_MEMORY or any(_ran_out_of_memory(pod, ended) for pod in attempt.pods):
         return Cause.APPLICATION

@@ -58,8 +58,8 @@ def with_failed_nodes(record: AttemptRecord, attempt: AttemptView) -> AttemptRec
 
 
 def without_used(record: AttemptRecord) -> AttemptRecord:
-    """Return the record of an old attempt with the nodes that failed it alone: a status stays small."""
-    return replace(record, nodes=_failed(record.nodes))
+    """Return the record of an old attempt without the nodes that were well: a status stays small."""
+    return replace(record, nodes={node: fate for node, fate in record.nodes.items() if fate is not NodeFate.USED})
 
 
 def _failed(nodes: Mapping[str, NodeFate]) -> dict[str, NodeFate]:

@@ -39,6 +39,8 @@ class Pods:
     node_selector: Mapping[str, str]
     tolerations: tuple[Mapping[str, Any], ...]
     priority_class: str | None
+    avoids: frozenset[str] = frozenset()
+    """nodes that they must not be on"""
     requests: Mapping[str, int] = field(init=False, repr=False, compare=False)
     """what the scheduler counts for one pod, itself included; every node and quota asks for it"""
 

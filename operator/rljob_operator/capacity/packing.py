@@ -13,7 +13,7 @@ from typing import Any, Literal
 from rljob_operator.capacity.demand import Pods, total
 from rljob_operator.capacity.obstacle import Obstacle, Outcome
 from rljob_operator.capacity.quantities import amounts, shown
-from rljob_operator.identity import Manifest
+from rljob_operator.identity import HOSTNAME_LABEL, Manifest
 
 MOST_PLACES = 5_000
 """that the search tries before it gives up"""
@@ -42,6 +42,11 @@ class Node:
     def __post_init__(self) -> None:
         free = {name: amount - self.used.get(name, 0) for name, amount in self.allocatable.items()}
         object.__setattr__(self, "free", free)
+
+    @property
+    def hostname(self) -> str:
+        """What the label says that pods avoid it by."""
+        return self.labels.get(HOSTNAME_LABEL, self.name)
 
     @property
     def shape(self) -> str:
@@ -125,8 +130,15 @@ class Nodes(tuple[Node, ...]):
         return self._kinds[labels]
 
 
+def fits(pods: Sequence[Pods], nodes: Sequence[Node]) -> bool | None:
+    """Return whether all pods find a place at once if the nodes are empty; None: not found in the time allowed."""
+    return placed(pods, _enough(pods, _alike(pods, nodes)))
+
+
 def _alike(pods: Sequence[Pods], nodes: Sequence[Node]) -> Sequence[_Alike]:
-    """Return nodes in groups that are the same to these pods."""
+    """Return nodes in groups that are the same to these pods, without those that all pods avoid."""
+    if left_out := frozenset.intersection(*(each.avoids for each in pods)) if pods else ():
+        nodes = [node for node in nodes if node.hostname not in left_out]
     known = nodes if isinstance(nodes, Nodes) else Nodes(nodes)
     return known.kinds(tuple(sorted({label for each in pods for label in each.node_selector})))
 
@@ -405,6 +417,8 @@ def _has(room: Mapping[str, int], requests: Mapping[str, int]) -> bool:
 
 def _lets_in(node: Node, pods: Pods, passing: bool = False) -> bool:
     if pods.node_selector and not _is_selected(node, pods):
+        return False
+    if pods.avoids and node.hostname in pods.avoids:
         return False
     return not node.taints or not any(_keeps_out(taint, pods, passing) for taint in node.taints)
 

@@ -60,6 +60,7 @@ from rljob_operator.job import pods as pod_parts
 from rljob_operator.job import storage
 from rljob_operator.job.admitted_job import AdmittedJob
 from rljob_operator.job.cluster_shape import ROLLOUT, is_of_engines, worker_groups
+from rljob_operator.job.node_limits import without_nodes
 from rljob_operator.job.pod_roles import HEAD, with_role
 from rljob_operator.job.pods import ENVIRONMENT, container_security, pod_security, scratch
 from rljob_operator.world.kueue import PRIORITY_LABEL, QUEUE_LABEL
@@ -261,7 +262,7 @@ def _head_template(job: AdmittedJob, cluster: ClusterRef) -> Manifest:
     container["ports"] = [{"name": name, "containerPort": port} for name, port in ports.items()]
     container["volumeMounts"].append({"name": "rljob-manifest", "mountPath": MANIFEST_DIRECTORY, "readOnly": True})
     template["spec"]["volumes"].append({"name": "rljob-manifest", "configMap": {"name": cluster.name}})
-    return _bounded(with_role(template, job.spec, HEAD, cluster.name, ""), job)
+    return _bounded(with_role(template, job.spec, HEAD, cluster.name, ""), job, cluster)
 
 
 def _worker_group(job: AdmittedJob, cluster: ClusterRef, shape: tuple[str, int], pods: RolloutPods) -> Manifest:
@@ -280,7 +281,7 @@ def _worker_group(job: AdmittedJob, cluster: ClusterRef, shape: tuple[str, int],
         # Named and counted in one write: otherwise KubeRay would choose which pods to delete.
         "scaleStrategy": {"workersToDelete": list(pods.leaving)},
         "rayStartParams": _ray_slots(on_cpu, gpu, size),
-        "template": _bounded(with_role(template, job.spec, worker_role(group), cluster.name, group), job),
+        "template": _bounded(with_role(template, job.spec, worker_role(group), cluster.name, group), job, cluster),
     }
 
 
@@ -296,13 +297,15 @@ def _eviction_hook(job: AdmittedJob, has_only_engines: bool) -> Manifest:
     return pod_parts.eviction_hook(grace_s, has_only_engines)
 
 
-def _bounded(template: Manifest, job: AdmittedJob) -> Manifest:
-    """Return a pod template whose pods end in time: another job may wait for their room."""
-    pod = template["spec"]
+def _bounded(template: Manifest, job: AdmittedJob, cluster: ClusterRef) -> Manifest:
+    """Return a pod template whose pods end in time, because another job may wait for their room, and are on no node
+    that the RayCluster avoids.
+    """
+    pod = without_nodes(template["spec"], cluster.avoids)
     grace_s, longest_s = pod.get("terminationGracePeriodSeconds"), int(job.defaults.longest_drain_s)
-    if not isinstance(grace_s, int) or grace_s <= longest_s:
-        return template
-    return {**template, "spec": {**pod, "terminationGracePeriodSeconds": longest_s}}
+    if isinstance(grace_s, int) and grace_s > longest_s:
+        pod = {**pod, "terminationGracePeriodSeconds": longest_s}
+    return {**template, "spec": pod}
 
 
 def _template(job: AdmittedJob, cluster: ClusterRef, container: str, resources: Mapping[str, Any]) -> Manifest:

@@ -3,7 +3,7 @@
 Everything below `admission` takes this value, so nothing there asks whether a spec is present.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rljob_api.sections import Spec
@@ -48,6 +48,9 @@ class AdmittedJob:
     """whether all that new pods need is known: otherwise the present ones serve until they end, and none follow"""
     queue_decision: QueueDecision | None = None
     """what the queue has decided about it; None: it is not in rljob's queue"""
+
+    has_room_without: Callable[[Sequence[str]], bool] = lambda nodes: True
+    """whether all its pods would fit if these nodes were not there, as far as that is known"""
 
     def secret_name(self, key: str | None) -> str:
         """Return the name of the Secret with the tokens of the operator's key with this id."""

@@ -270,6 +270,7 @@ def _one(pods: Pods) -> tuple[Hashable, ...]:
         tuple(sorted(pods.requests.items())),
         tuple(sorted(pods.node_selector.items())),
         repr(pods.tolerations) if pods.tolerations else "",
+        pods.avoids,
     )
 
 

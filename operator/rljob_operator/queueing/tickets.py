@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from rljob_api.exits import Exit
 from rljob_api.sizing.topology import topology
-from rljob_api.status import ConditionType
+from rljob_api.status import ConditionType, NodeFate
 from rljob_operator.attempts import resumption
 from rljob_operator.capacity.demand import Pods, alike, demand
 from rljob_operator.identity import Manifest
@@ -41,7 +41,7 @@ def ticket_of(
     take what they were made with, even if the spec has changed since.
     """
     status, wanted_engines, is_ours = job.status, job.spec.rollout.engines, is_queued_here(job)
-    whole, known = demand(job), status.queue
+    whole, known = wanted_pods(job), status.queue
     built = _built(job, clusters)
     holding = _holding(job, has_pods, is_ours, granted)
     if holding is Holding.RESERVED and built is None and _granted(job, granted) not in (None, digest_of(job, whole)):
@@ -51,7 +51,7 @@ def ticket_of(
         written = known.engines if known is not None and known.engines is not None else wanted_engines
         promised = granted.engines if granted is not None and granted.engines is not None else 0
         held_engines = min(wanted_engines, max(written, promised))
-    held = demand(job.with_engines(held_engines)) if held_engines < wanted_engines else whole
+    held = wanted_pods(job.with_engines(held_engines)) if held_engines < wanted_engines else whole
     is_edited = holding is not Holding.NOTHING and built is not None and not _is_alike(job, built, held)
     if is_edited and built is not None:
         held = built
@@ -84,6 +84,14 @@ def ticket_of(
         retry_at=_retry_at(job, taken),
         granted=digest_of(job, whole),
     )
+
+
+def wanted_pods(job: AdmittedJob) -> tuple[Pods, ...]:
+    """Return the pods of a job; those of an open attempt may be on no node that it avoids."""
+    newest = job.status.attempts[-1] if job.status.attempts else None
+    known = newest.nodes or {} if newest is not None and newest.ended is None else {}
+    avoids = frozenset(node for node, fate in known.items() if fate is NodeFate.AVOIDED)
+    return tuple(replace(each, avoids=avoids) for each in demand(job)) if avoids else demand(job)
 
 
 def _first_asked(job: AdmittedJob, created: float) -> float:

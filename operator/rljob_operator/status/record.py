@@ -401,6 +401,8 @@ def _recovery(
         less = history.adjustments(job.spec)
         uses = f"; attempt {attempt.number} uses {in_words(less)}" if less else ""
         steps.append(_step(now, action, f"attempt {attempt.number}", f"{before[0].reason}{uses}"))
+    if attempt is not None and attempt.number > old.attempt and attempt.note:
+        steps.append(_step(now, "AvoidNodes", f"attempt {attempt.number}", attempt.note))
     if history.outcome is not None and not history.outcome.succeeded and old.completion_time is None:
         steps.append(_step(now, "GiveUp", "job", history.outcome.message))
     known = {(step.action, step.target, step.cause) for step in old.recovery}
@@ -408,7 +410,7 @@ def _recovery(
     return (*old.recovery, *new)[-MOST_STEPS_OF_RECOVERY:]
 
 
-Action = Literal["RestartEngine", "RestartDriver", "ReplaceCluster", "DeleteCluster", "GiveUp"]
+Action = Literal["RestartEngine", "RestartDriver", "ReplaceCluster", "AvoidNodes", "DeleteCluster", "GiveUp"]
 
 
 def _step(time: float, action: Action, target: str, cause: str) -> RecoveryStep:

@@ -47,6 +47,8 @@ class AttemptRecord:
     """when the operator first ordered the driver to save and end, or to stop [unix s]; None: it did not"""
     nodes: Mapping[str, NodeFate] = field(default_factory=dict)
     """what became of its pods, by node"""
+    note: str = ""
+    """which nodes it avoids, and why, for an event when it begins. Not kept in a status"""
     is_abandoned: bool = False
     """whether the attempt was ended although its driver may run: its RayCluster is deleted. Not kept in a status"""
 

@@ -226,6 +226,8 @@ class Defaults:
     """a pod that should have ended for so long is on a lost node [s]"""
     ttl_after_deletion_s: int | None = None
     """time from the deletion of a job to that of its run directory; None: never [s]"""
+    avoided_nodes: int = 2
+    """nodes that a job avoids at most because they failed it twice"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from rljob_api.control import (
     Scale,
     Status,
 )
+from rljob_operator.capacity.packing import Node
 from rljob_operator.children import children
 from rljob_operator.children.rollout_pods import RolloutPods
 from rljob_operator.identity import TOOLS_LABEL, ClusterRef, Manifest
@@ -131,6 +132,7 @@ class Surroundings:
     observed: Observed = field(default_factory=Observed)
     token: ControlToken = field(default_factory=lambda: ControlToken("a token", "key", "key"))
     queue_decision: QueueDecision | None = None
+    nodes: tuple[Node, ...] | None = None
     pace: Pace = field(default_factory=Pace)
     now: float = NOW
     events: list[Event] = field(default_factory=list)
@@ -159,7 +161,7 @@ class Surroundings:
         return next(condition for condition in self.status["conditions"] if condition["type"] == kind)
 
     def plan(self) -> Plan:
-        return plan(self.job, self.world, self.now)
+        return plan(self.job, self.world, self.now, nodes=self.nodes)
 
     def step(self) -> Plan:
         """Plan, and carry the plan out."""

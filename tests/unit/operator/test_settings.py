@@ -52,7 +52,7 @@ EVERYTHING = (
     *("--service-url", "http://proxy/{namespace}/{service}/{port}", "--log-level", "DEBUG"),
     *("--head-address", "Service"),
     *("--run-directory-ttl", "86400", "--sweep-seconds", "5", "--kueue", "--agent-sandbox"),
-    *("--start-seconds", "7200", "--drain-seconds", "900", "--lost-pod-seconds", "45"),
+    *("--start-seconds", "7200", "--drain-seconds", "900", "--lost-pod-seconds", "45", "--avoided-nodes", "3"),
 )
 
 
@@ -82,6 +82,7 @@ def test_every_option_has_its_effect():
             longest_start_s=7200,
             longest_drain_s=900,
             lost_pod_s=45,
+            avoided_nodes=3,
             has_kueue=True,
             tool_pod_owner=ToolPodOwner.SANDBOX,
             release="rljob/mine",
