@@ -11,6 +11,7 @@ from rljob_operator.children.tool_pods import template
 from rljob_operator.identity import ClusterRef, Manifest, cluster_name
 from rljob_operator.job.admitted_job import AdmittedJob
 from rljob_operator.job.pod_roles import HEAD, TOOLS
+from rljob_operator.world.silent_nodes import is_bound
 
 INIT = {"cpu": "200m", "memory": "256Mi"}
 """what the init container requests that KubeRay 1.6 adds to every worker"""
@@ -92,7 +93,7 @@ def alike(group: str, count: int, pod: Manifest) -> Pods:
         count=count,
         containers=tuple(containers),
         node_selector=pod.get("nodeSelector", {}),
-        tolerations=tuple(pod.get("tolerations", ())),
+        tolerations=tuple(each for each in pod.get("tolerations", ()) if not is_bound(each)),
         priority_class=pod.get("priorityClassName"),
     )
 

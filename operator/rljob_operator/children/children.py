@@ -64,6 +64,7 @@ from rljob_operator.job.node_limits import without_nodes
 from rljob_operator.job.pod_roles import HEAD, with_role
 from rljob_operator.job.pods import ENVIRONMENT, container_security, pod_security, scratch
 from rljob_operator.world.kueue import PRIORITY_LABEL, QUEUE_LABEL
+from rljob_operator.world.silent_nodes import bounded
 
 RAY_VERSION = "2.60.0"
 """of the trainer's lock; KubeRay asks for it"""
@@ -298,10 +299,11 @@ def _eviction_hook(job: AdmittedJob, has_only_engines: bool) -> Manifest:
 
 
 def _bounded(template: Manifest, job: AdmittedJob, cluster: ClusterRef) -> Manifest:
-    """Return a pod template whose pods end in time, because another job may wait for their room, and are on no node
-    that the RayCluster avoids.
+    """Return a pod template whose pods end in time, because another job may wait for their room. They are on no node
+    that the RayCluster avoids, and do not stay on a silent one.
     """
     pod = without_nodes(template["spec"], cluster.avoids)
+    pod = {**pod, "tolerations": bounded(pod.get("tolerations") or (), job.defaults.lost_pod_s)}
     grace_s, longest_s = pod.get("terminationGracePeriodSeconds"), int(job.defaults.longest_drain_s)
     if isinstance(grace_s, int) and grace_s > longest_s:
         pod = {**pod, "terminationGracePeriodSeconds": longest_s}

@@ -14,6 +14,7 @@ from typing import Any
 
 from rljob_api.errors import UNREADABLE
 from rljob_operator.identity import Manifest
+from rljob_operator.world.silent_nodes import is_bound
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
@@ -96,10 +97,14 @@ def _with_additions(wanted: Manifest, seen: Manifest) -> Manifest:
             found[part][name] = {**added, **found[part].get(name, {})}
     for path in ADDED_LISTS:
         part, _, name = path.partition(".")
-        mine = found[part].get(name, [])
-        added = [each for each in seen.get(part, {}).get(name) or () if each not in mine]
-        if added:
+        there = seen.get(part, {}).get(name) or ()
+        # Kueue evicts a RayCluster whose tolerations change: an upgrade, or another setting, waits for the next one.
+        mine = [each for each in found[part].get(name, ()) if each in there or not is_bound(each)]
+        added = [each for each in there if each not in mine]
+        if mine or added:
             found[part][name] = [*mine, *added]
+        else:
+            found[part].pop(name, None)
     return found
 
 

@@ -223,7 +223,7 @@ class Defaults:
     longest_drain_s: float = 1800.0
     """longest time for a driver to save and end, and for a pod to end, in any manifest [s]"""
     lost_pod_s: float = 120.0
-    """a pod that should have ended for so long is on a lost node [s]"""
+    """pods stay for so long on a node that is not ready, and one that should have ended for so long is lost [s]"""
     ttl_after_deletion_s: int | None = None
     """time from the deletion of a job to that of its run directory; None: never [s]"""
     avoided_nodes: int = 2

@@ -10,6 +10,7 @@ from rljob_operator.children.rollout_pods import RolloutPods
 from rljob_operator.identity import ClusterRef, Manifest
 from rljob_operator.job import cluster_shape
 from rljob_operator.job.admitted_job import admitted_job
+from rljob_operator.world.silent_nodes import TAINTS
 from rljob_operator.world.world import Job, job_of
 from support.operator.operator_world import DEFAULTS, Surroundings, admitted, cluster_of, raw_job
 
@@ -50,8 +51,8 @@ def test_each_role_has_its_own_metadata_nodes_and_classes():
     assert head["spec"]["schedulerName"] == "volcano"
     assert trainer["metadata"]["annotations"] == {"k8s.v1.cni.cncf.io/networks": "rdma"}
     assert trainer["spec"]["runtimeClassName"] == "nvidia"
-    assert [each["key"] for each in rollout["spec"]["tolerations"]] == ["gpu", "spot"]
-    assert [each["key"] for each in trainer["spec"]["tolerations"]] == ["gpu"]
+    assert [each["key"] for each in rollout["spec"]["tolerations"]] == ["gpu", "spot", *TAINTS]
+    assert [each["key"] for each in trainer["spec"]["tolerations"]] == ["gpu", *TAINTS]
 
 
 def test_the_workers_of_a_colocated_job_are_trainers():
