@@ -63,6 +63,10 @@ NOT_NEGATIVE = Field(ge=0, le=2**31 - 1)
 
 EFFECTIVE = ("rollout", "reward", "advantage", "train", "publish", "evaluate", "report", "other")
 """phases that advance the training"""
+RECOVERY = "recovery"
+"""part of the time of a driver: from the last record of an attempt to the start of the next one"""
+SUSPENDED = "suspended"
+"""part of the time of an RLJob, in which it was to have no pods; no other share counts it"""
 NAMED_SHARE = 0.005
 """of the wall clock; smaller losses are not in the sentence"""
 
@@ -212,23 +216,24 @@ class Goodput(Message):
     """
 
     wall_seconds: float
-    """from the first start of the driver to the newest step [s]"""
+    """until the newest step, or the end; of a driver from its first start, of an RLJob from its creation [s]"""
     effective_share: float
-    """share of that time in steps that count (ETTR)"""
+    """share of that time, without suspensions, in steps that count (ETTR)"""
     seconds: dict[str, float]
-    """that time by part: phases, `redone` steps and `recovery` [s]"""
+    """that time by part: phases, `redone` steps and `recovery`; of an RLJob docs/recovery.md lists them [s]"""
     lost_gpu_seconds: float
     """GPU-seconds in no step that counts, those of lost engines included"""
 
     def __str__(self) -> str:
         """For example `93.1% of 2.5 h in steps that count; load 4%, recovery 2%; 0.6 GPU-hours lost`."""
+        wall_s = self.wall_seconds - self.seconds.get(SUSPENDED, 0.0)
         losses = [
-            f"{part} {seconds / self.wall_seconds:.0%}"
+            f"{part} {seconds / wall_s:.0%}"
             for part, seconds in self.seconds.items()
-            if part not in EFFECTIVE and seconds >= NAMED_SHARE * self.wall_seconds
+            if part not in (*EFFECTIVE, SUSPENDED) and seconds >= NAMED_SHARE * wall_s
         ]
         parts = [
-            f"{self.effective_share:.1%} of {_hours(self.wall_seconds)} in steps that count",
+            f"{self.effective_share:.1%} of {_hours(wall_s)} in steps that count",
             *([", ".join(losses)] if losses else []),
             f"{self.lost_gpu_seconds / 3600:.3g} GPU-hours lost",
         ]

@@ -208,6 +208,8 @@ class AttemptStatus(Section):
     """name of its RayCluster"""
     resume: NotNegative = 0
     """value of spec.recovery.resumes at its start"""
+    asked: datetime | None = None
+    """time since which the job wanted it; absent: since the last one's end"""
     start_after: datetime
     """earliest time of its submission; restarts back off"""
     started: datetime | None = None

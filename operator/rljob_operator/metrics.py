@@ -224,6 +224,12 @@ class _Jobs(Collector):
         yield by_phase
         for shown in OF_JOBS:
             yield shown.family(jobs)
+        text = "Where the time of a job went, by part that its driver does not know"
+        seconds = GaugeMetricFamily("rljob_operator_job_wall_seconds", text, labels=["namespace", "rljob", "part"])
+        for job in jobs:
+            for part, amount in job.seconds.items():
+                seconds.add_metric([job.namespace, job.name, part], amount)
+        yield seconds
 
 
 @dataclass(frozen=True)

@@ -212,6 +212,8 @@ def _plan(job: AdmittedJob, world: World, now: float) -> Plan:
     if attempt is not None:
         history = with_start_deadline(history, attempt, job, now)
         attempt = _newest(history, attempt, job, observed, now)
+    if known.outcome is None and history.outcome is not None:
+        history = record.with_cost(history, job, attempt.driver if attempt is not None else None)
     todo = _actions(history, attempt, job, observed, world.token, now)
     if known.outcome is not None and job.objection is not None:
         return todo  # what has ended stays as it was written

@@ -43,6 +43,7 @@ def job_value(job: Job, now: datetime) -> dict[str, Any]:
         "train_tokens_per_second": _speed(job, "train"),
         "step_seconds": _plain(progress.step_seconds) if progress and progress.step_seconds else None,
         "weight_version": progress.weight_version if progress else None,
+        "goodput": _plain(progress.goodput) if progress and progress.goodput else None,
         "gpus": status.gpus,
         "engines_ready": job.engines_ready,
         "engines_wanted": job.engines_wanted,

@@ -16,7 +16,7 @@ from rljob_api.exits import Cause, Exit, camel_case
 from rljob_api.known_failure import KnownFailure, without_line
 from rljob_api.recovery import BACKOFF, Done, GiveUp, RestartDriver
 from rljob_api.sections import Recovery, Spec
-from rljob_api.status import MOST_ATTEMPTS, ConditionType, NodeFate
+from rljob_api.status import MOST_ATTEMPTS, ConditionType, NodeFate, Phase
 from rljob_operator.attempts import escalation, resumption
 from rljob_operator.attempts.attempt_view import AttemptView
 from rljob_operator.attempts.avoidance import Avoidance, avoidance, avoided, found_no_other_nodes
@@ -360,12 +360,24 @@ def _begin(history: JobHistory, job: AdmittedJob, last: AttemptView | None, now:
         start_after=math.ceil(now + delay_s),
         checkpoint=checkpoint,
         resume=resumption.resumes(job),
+        asked=_asked(job, now),
         nodes=dict.fromkeys(sorted(found.nodes), NodeFate.AVOIDED),
         note=found.note,
     )
     before = history.attempts
     kept = (*map(without_used, before[:-WITH_NODES]), *before[-WITH_NODES:], new)
     return replace(history, attempts=kept[-MOST_ATTEMPTS:])
+
+
+def _asked(job: AdmittedJob, now: float) -> int | None:
+    """Return since when a job wants the attempt that begins now, if it did not want one all the time."""
+    match job.status.phase:
+        case Phase.SUSPENDED | Phase.FAILED:
+            return int(now)
+        case Phase.QUEUED if job.status.phase_since is not None:
+            return int(job.status.phase_since.timestamp())
+        case _:
+            return None
 
 
 def _is_on_suspects(last: AttemptView, found: Avoidance) -> bool:

@@ -38,6 +38,8 @@ class AdmittedJob:
     defaults: Defaults
     """of the operator: what the manifest leaves out, and the cluster's bounds"""
 
+    created: str = ""
+    """RFC 3339; empty: not known"""
     objection: Claim | None = None
     """why a new job like this one would be refused; this one has begun and continues. None: it would be admitted"""
     held_by: str | None = None
@@ -95,5 +97,6 @@ def admitted_job(job: Job, spec: Spec, defaults: Defaults, clusters: Sequence[Ma
         status=status,
         resolved=found,
         defaults=defaults,
+        created=job.created,
         scheduler_labels=job.scheduler_labels,
     )

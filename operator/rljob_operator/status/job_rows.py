@@ -1,6 +1,6 @@
 """What the operator's metrics show of one job: read once for each version of it, not at each scrape. Pure."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -9,6 +9,7 @@ from rljob_api.sections import OUR_MANAGER
 from rljob_api.status import Phase
 from rljob_operator.attempts.diagnosis import IN_ORDER
 from rljob_operator.identity import Manifest, manager
+from rljob_operator.status.goodput import OPERATORS
 from rljob_operator.world.world import seconds
 
 NEW = "New"
@@ -40,6 +41,8 @@ class JobRow:
     """[unix s]"""
     completed_at: float | None
     """[unix s]"""
+    seconds: Mapping[str, float]
+    """where its time went, by part that no driver knows"""
 
 
 def row_of(raw: Manifest) -> JobRow:
@@ -59,7 +62,12 @@ def row_of(raw: Manifest) -> JobRow:
         failure=_read(lambda: _failure(status, phase)),
         saved_at=_read(lambda: seconds(status["lastCheckpoint"]["time"])) if is_holding else None,
         completed_at=_read(lambda: seconds(status["completionTime"])),
+        seconds=_read(lambda: _seconds(status["progress"]["goodput"]["seconds"])) or {},
     )
+
+
+def _seconds(parts: Any) -> Mapping[str, float]:
+    return {part: float(parts[part]) for part in OPERATORS if part in parts}
 
 
 Value = TypeVar("Value")

@@ -6,7 +6,7 @@ All that the operator has to know after a restart is in the status; it keeps not
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from math import isfinite
 from typing import Literal
@@ -42,6 +42,7 @@ from rljob_api.status import (
 from rljob_operator.identity import JOB_LABEL, RAY_GROUP_LABEL
 from rljob_operator.job import storage
 from rljob_operator.job.admitted_job import AdmittedJob
+from rljob_operator.status.goodput import at_the_end, lifetime, sentence, since_creation
 from rljob_operator.world.claims import Claim, Claims, Reason
 from rljob_operator.world.history import AttemptRecord, JobHistory, Outcome
 from rljob_operator.world.world import Driver
@@ -108,7 +109,7 @@ def status_of(
         gpus=topology(job.spec).gpus,
         start_time=_time(history.started) if history.started is not None else None,
         completion_time=_time(history.outcome.at) if history.outcome else None,
-        progress=_progress(reported, history) or old.progress,
+        progress=_progress(reported, job, history),
         curve=(reported.progress.curve if reported else ()) or old.curve,
         engines=_engines(job, reported if _has_engines(history) else None),
         directory=storage.directory(job),
@@ -213,6 +214,7 @@ def _remembered(record: AttemptStatus) -> AttemptRecord:
         ending_since=int(record.ending_since.timestamp()) if record.ending_since else None,
         resume=record.resume,
         nodes=record.nodes or {},
+        asked=int(record.asked.timestamp()) if record.asked else None,
     )
 
 
@@ -233,6 +235,7 @@ def recorded(attempt: AttemptRecord) -> AttemptStatus:
         ending_since=_time(attempt.ending_since) if attempt.ending_since is not None else None,
         resume=attempt.resume,
         nodes=dict(attempt.nodes) or None,
+        asked=_time(attempt.asked) if attempt.asked is not None else None,
     )
 
 
@@ -281,12 +284,28 @@ def _written(
     )
 
 
-def _progress(status: control.Status | None, history: JobHistory) -> JobProgress | None:
-    if status is None:
-        return None
+def with_cost(history: JobHistory, job: AdmittedJob, driver: Driver | None) -> JobHistory:
+    """Return the history of a job that has just ended; its outcome says where the time went."""
+    progress = _progress(driver.status if driver else None, job, history)
+    if history.outcome is None or progress is None or progress.goodput is None or not job.created:
+        return history
+    message = f"{history.outcome.message}; {sentence(progress.goodput)}"
+    return replace(history, outcome=replace(history.outcome, message=message))
+
+
+def _progress(status: control.Status | None, job: AdmittedJob, history: JobHistory) -> JobProgress | None:
+    """Return the progress of a job as its driver says it, or as it was written last."""
+    life, old = lifetime(history, job.created), job.status.progress
+    if status is None or (
+        status.progress.step == 0 and not status.progress.last_step_seconds and status.waits_for is None
+    ):
+        if old is None or old.goodput is None or life is None:
+            return old
+        return old.model_copy(update={"goodput": _goodput(at_the_end(old.goodput, life))})
     now, waits_for = status.progress, status.waits_for
-    if now.step == 0 and not now.last_step_seconds and waits_for is None:
-        return None
+    told = _goodput(now.goodput)
+    if told is not None and life is not None:
+        told = _goodput(since_creation(told, status.attempt, life, topology(job.spec).gpus))
     accuracy = now.accuracy_sampled[-1].accuracy if now.accuracy_sampled else None
     return JobProgress(
         step=now.step,
@@ -298,7 +317,7 @@ def _progress(status: control.Status | None, history: JobHistory) -> JobProgress
         tokens_per_second=_finite(now.tokens_per_second),
         step_seconds=_step_seconds(now.last_step_seconds),
         weight_version=now.weight_version,
-        goodput=_goodput(now.goodput),
+        goodput=told,
         losses=_losses(now.losses),
         waits_for=_cut(waits_for) if waits_for and not history.outcome else None,
         eta_seconds=None if now.eta_seconds is None or history.outcome else max(0, round(now.eta_seconds)),

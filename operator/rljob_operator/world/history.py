@@ -24,6 +24,8 @@ class AttemptRecord:
     """name of the RayCluster it runs on"""
     start_after: int
     """not to be submitted earlier [unix s]"""
+    asked: int | None = None
+    """since when the job wanted it; None: since the end of the one before, or its creation [unix s]"""
     started: int | None = None
     """when Ray first showed its driver [unix s]"""
     verdict: Exit | None = None

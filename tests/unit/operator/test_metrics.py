@@ -232,3 +232,18 @@ def test_an_accepted_order_is_counted_once_and_a_failed_one_apart(shown, order, 
     assert (shown.samples()[series], shown.samples()[failures]) == (0, 2)
     shown.metrics.count_order(order, True)
     assert (shown.samples()[series], shown.samples()[failures]) == (1, 2)
+
+
+def test_the_parts_of_a_job_s_time_that_no_driver_knows_are_shown(shown):
+    goodput = {"seconds": {"queue": 300.0, "train": 9.0, "backOff": 2, "pods": "x"}}
+    put(shown, phase="Training", progress={"goodput": {"seconds": {**goodput["seconds"], "pods": 30}}})
+    series = "rljob_operator_job_wall_seconds{namespace=ml}{part=%s}{rljob=sums}"
+    found = shown.samples()
+    assert {part: found.get(series % part) for part in ("queue", "train", "backOff", "pods")} == {
+        "queue": 300.0,
+        "train": None,
+        "backOff": 2.0,
+        "pods": 30.0,
+    }
+    put(shown, phase="Training", progress={"goodput": goodput})
+    assert series % "queue" not in shown.samples(), "a status that cannot be read shows nothing"

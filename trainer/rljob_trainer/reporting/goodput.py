@@ -9,13 +9,11 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
-from rljob_api.control import EFFECTIVE, Goodput
+from rljob_api.control import EFFECTIVE, RECOVERY, Goodput
 from rljob_trainer.reporting.records import EndRecord, EngineRecord, ReadyRecord, Record, RunRecord, StepRecord
 
 REDONE: Final = "redone"
 """steps after the checkpoint that the next attempt resumed from"""
-RECOVERY: Final = "recovery"
-"""from the last record of an attempt to the start of the next one: the step in work, detection, back-off, new pods"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,6 +93,7 @@ def test_json_has_the_same_names_as_ever_for_programs_that_read_it() -> None:
         "train_tokens_per_second": 60000.0,
         "step_seconds": {"total": 6.5, "rollout": 3.9, "train": 2.2, "publish": 0.3},
         "weight_version": 12,
+        "goodput": None,
         "gpus": 8,
         "engines_ready": 1,
         "engines_wanted": 2,
