@@ -15,11 +15,11 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from rljob_api.control import EngineState, Goodput
+from rljob_api.control import RECOVERY, EngineState, Goodput
 from rljob_api.sections import ONLY_REWARD
 from rljob_trainer.metric_table import table
 from rljob_trainer.metrics import StepMetrics
-from rljob_trainer.reporting.goodput import RECOVERY, REDONE
+from rljob_trainer.reporting.goodput import REDONE
 from rljob_trainer.reporting.gpu_families import GpuFamilies
 from rljob_trainer.reporting.phases import OTHER, PHASES, Phases
 from rljob_trainer.reporting.records import (

@@ -17,10 +17,10 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from rljob_api.control import Goodput
+from rljob_api.control import RECOVERY, Goodput
 from rljob_trainer.metric_table import Style, table
 from rljob_trainer.private_files import write_whole
-from rljob_trainer.reporting.goodput import RECOVERY, REDONE
+from rljob_trainer.reporting.goodput import REDONE
 from rljob_trainer.reporting.phases import OTHER, PHASES
 from rljob_trainer.reporting.reading.history import History, read_history, result
 from rljob_trainer.reporting.reading.plots import Bar, Figure, Mark, Series, line_figure, share_bar, stacked_figure
