@@ -17,6 +17,7 @@ from rljob_api.errors import ABSENT, Problem
 from rljob_api.rules.cel import Cel
 from rljob_api.rules.intended_value import intended
 from rljob_api.rules.names import closest
+from rljob_api.rules.quantity import EXAMPLES, LONGEST_QUANTITY, is_quantity, meant
 from rljob_api.sections import MOST_EXACT
 
 WORDS = {
@@ -38,11 +39,8 @@ VALUES: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("VolumeMount", "recursiveReadOnly"): ("Disabled", "IfPossible", "Enabled"),
 }
 """by type and field: the only values, beside the empty text, which counts as absent"""
-QUANTITY = re.compile(r"([+-]?(?:[0-9]+(?:[.][0-9]*)?|[.][0-9]+))(?:[eE]([+-]?[0-9]{1,2})|([KMGTPE]i|[numkMGTPE]))?")
-"""number, and power of ten or suffix:
-https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/"""
-LONGEST_QUANTITY = 100
-"""characters: an amount of a machine has fewer digits"""
+MOST_LISTED = 8
+"""fields of a type that are listed instead of a nearest one"""
 VOLUME_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -202,7 +200,9 @@ def _object(path: str, given: object, kind: str, is_patch: bool) -> Iterator[Pro
             continue  # a directive of the merge
         if name not in known:
             is_right = False
-            yield Problem(where, ABSENT, "unknown field", closest(name, known))
+            near = closest(name, known)
+            listed = f"; known here: {', '.join(known)}" if near is None and len(known) <= MOST_LISTED else ""
+            yield Problem(where, ABSENT, f"unknown field{listed}", near)
             continue
         for problem in wrong_types(where, value, known[name], is_patch):
             is_right = False
@@ -225,10 +225,10 @@ def _object(path: str, given: object, kind: str, is_patch: bool) -> Iterator[Pro
 def _amount(path: str, amount: object) -> Iterator[Problem]:
     if len(str(amount)) > LONGEST_QUANTITY:
         yield Problem(path, amount, f"has more than {LONGEST_QUANTITY} characters")
-    elif isinstance(amount, bool) or not QUANTITY.fullmatch(str(amount)):
-        unit = re.fullmatch(r"([0-9.]+) *([KMGTPEkmgtpe]?)i?[Bb]?", str(amount))
-        near = f"{unit[1]}{unit[2].upper()}{'i' * bool(unit[2])}" if unit else None
-        yield Problem(path, amount, "is not a Kubernetes quantity", near)
+    elif not is_quantity(amount):
+        near = meant(amount)
+        such_as = "" if near else f", such as {EXAMPLES}"
+        yield Problem(path, amount, f"is not a Kubernetes quantity{such_as}", near)
 
 
 def _is_scalar(value: object, kind: str) -> bool:

@@ -13,12 +13,17 @@ from rljob_api.errors import ABSENT, Problem
 from rljob_api.rules import arguments
 from rljob_api.rules.claims import FREE_MAPPING, Search, only_in_python, requires, unused
 from rljob_api.rules.names import closest
+from rljob_api.rules.quantity import is_quantity, thousandths
 from rljob_api.rules.terms import SPEC, all_of, fields_of, has, or_else
 from rljob_api.sections import Device, PodRole, Spec, WandbMode
 from rljob_api.sizing.topology import gpu_resource
 
 OPERATORS = "rljob-"
 """begins the names of containers and volumes that the operator adds to pods"""
+LEAST_MEMORY = 4 * 2**20
+"""of a container [bytes]: container runtimes refuse less"""
+MOST_GIB = 65536
+"""up to which a number without a suffix may have been meant as GiB"""
 REQUESTED = fields_of(SPEC.runtime, "head_resources", "worker_resources")
 wandb = SPEC.tracking.wandb
 TRACKING = requires(
@@ -161,6 +166,10 @@ def volume_sources(spec: Spec) -> Iterator[Problem]:
 def resources(spec: Spec) -> Iterator[Problem]:
     for field in REQUESTED:
         yield from counted(field.at, field.of(spec), gpu_resource(spec))
+        yield from amounts(field.at, field.of(spec))
+    for role, pods in spec.pods or ():
+        if isinstance(pods, PodRole):
+            yield from amounts(f"spec.pods.{role}.resources", pods.resources)
 
 
 def counted(path: str, given: Mapping[str, object], gpu: str) -> Iterator[Problem]:
@@ -169,6 +178,29 @@ def counted(path: str, given: Mapping[str, object], gpu: str) -> Iterator[Proble
     for kind, amounts in given.items():
         if isinstance(amounts, Mapping) and gpu in amounts:
             yield Problem(f"{path}.{kind}[{gpu}]", amounts[gpu], rule)
+
+
+def amounts(path: str, given: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield the problems of amounts that no pod can have; what is not a quantity is reported elsewhere."""
+    requests, limits = quantities(given.get("requests")), quantities(given.get("limits"))
+    for kind, listed in (("requests", requests), ("limits", limits)):
+        memory = listed.get("memory")
+        if memory is not None and 0 < thousandths(memory) < 1000 * LEAST_MEMORY:
+            rule = f"is less than {LEAST_MEMORY // 2**20} MiB, in which no container starts; a number alone means bytes"
+            yield Problem(f"{path}.{kind}.memory", memory, rule, with_suffix(memory))
+    for name in requests:
+        if name in limits and thousandths(requests[name]) > thousandths(limits[name]):
+            rule = f"is more than limits.{name} {limits[name]}, and a pod may not request more than its limit"
+            yield Problem(f"{path}.requests.{name}", requests[name], rule, str(limits[name]))
+
+
+def quantities(listed: object) -> Mapping[str, object]:
+    return {name: each for name, each in listed.items() if is_quantity(each)} if isinstance(listed, Mapping) else {}
+
+
+def with_suffix(memory: object) -> str | None:
+    """Return the memory that a small number was meant to be."""
+    return f"{memory}Gi" if str(memory).isdecimal() and int(str(memory)) <= MOST_GIB else None
 
 
 @only_in_python("arguments are those of the installed SGLang and Megatron-core, and CEL cannot see into a free mapping")

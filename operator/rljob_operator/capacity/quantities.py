@@ -1,32 +1,16 @@
-"""Quantities of Kubernetes (`500m`, `64Gi`, `8`) as whole thousandths of their unit: exact, and ordered."""
+"""Amounts of resources, as in a container's `requests`, and their words for people."""
 
 from collections.abc import Mapping
-from decimal import ROUND_CEILING, Decimal
+from decimal import Decimal
 from typing import Any
 
-from rljob_api.rules.pod_types import QUANTITY
+from rljob_api.rules.quantity import SUFFIXES, thousandths
 
 Amounts = Mapping[str, int]
 """by resource, in thousandths of its unit: of a core, a byte, a device"""
 
 PODS = "pods"
-SUFFIXES: Mapping[str, Decimal] = {
-    "": Decimal(1),
-    **{suffix: Decimal(10) ** power for suffix, power in (("n", -9), ("u", -6), ("m", -3))},
-    **{suffix: Decimal(1000) ** (power + 1) for power, suffix in enumerate("kMGTPE")},
-    **{f"{suffix}i": Decimal(1024) ** (power + 1) for power, suffix in enumerate("KMGTPE")},
-}
 BYTES = ("memory", "storage", "hugepages")
-
-
-def thousandths(text: object) -> int:
-    """Return a quantity in thousandths, rounded up as the API server does; raise ValueError if it is none."""
-    found = QUANTITY.fullmatch(str(text))
-    if found is None:
-        raise ValueError(f"{text!r} is not a quantity; write for example 500m, 2 or 64Gi")
-    number, power, suffix = found.groups()
-    factor = Decimal(10) ** int(power) if power else SUFFIXES[suffix or ""]
-    return int((Decimal(number) * factor * 1000).to_integral_value(ROUND_CEILING))
 
 
 def amounts(raw: Mapping[str, Any] | None) -> dict[str, int]:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from rljob_api.errors import UNREADABLE
+from rljob_api.rules.quantity import thousandths
 from rljob_operator.capacity.demand import Pods, total
 from rljob_operator.capacity.obstacle import Obstacle, Outcome
-from rljob_operator.capacity.quantities import PODS, shown, thousandths
+from rljob_operator.capacity.quantities import PODS, shown
 from rljob_operator.identity import Manifest
 
 FIELD = "spec.scheduling.queue"

@@ -91,7 +91,7 @@ def test_a_pod_as_kubernetes_takes_it_has_no_problems():
         (1, "boolean", "at: 1 has the wrong type; expected: true or false; nearest valid: true"),
         (1.5, "integer or string", "at: 1.5 has the wrong type; expected: whole number or text"),
         ("8 GB", "quantity", 'at: "8 GB" is not a Kubernetes quantity; nearest valid: 8Gi'),
-        (True, "quantity", "at: true is not a Kubernetes quantity"),
+        (True, "quantity", "at: true is not a Kubernetes quantity, such as 500m, 4 or 64Gi"),
         ({"keys": "a"}, "Toleration", "at.keys: unknown field; nearest valid: key"),
         ({"name": "a"}, "VolumeMount", "at.mountPath: is missing"),
         ({"name": "a", "mountPath": None}, "VolumeMount", "at.mountPath: is missing"),

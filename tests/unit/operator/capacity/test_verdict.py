@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
+from rljob_api.rules.quantity import thousandths
 from rljob_operator.capacity.demand import Container, Pods, demand, total
 from rljob_operator.capacity.obstacle import Outcome
 from rljob_operator.capacity.packing import Node
-from rljob_operator.capacity.quantities import amounts, shown, thousandths
+from rljob_operator.capacity.quantities import amounts, shown
 from rljob_operator.capacity.quotas import Quota, counts, limits_of, quota_of
 from rljob_operator.capacity.snapshot import coming_of, requests_of, snapshot, used_by_node
 from rljob_operator.capacity.verdict import Capacity, verdict
