@@ -33,6 +33,18 @@ SCALARS = (
 )
 
 
+INVISIBLE = {
+    "\u00a0": "a no-break space (U+00A0), as copied from a web page; write a plain space",
+    "\u200b": "a zero-width space (U+200B), as copied from a web page; delete it",
+    "\u3000": "an ideographic space (U+3000); write a plain space",
+}
+"""characters that look like a space, or like nothing, and are part of a word for YAML"""
+LINES_BEFORE = 4
+"""lines up to the one of an error in which its cause is looked for: a word may go over several"""
+MOST_KINDS, LONGEST_KIND = 8, 40
+"""of objects that are named in a problem [objects, characters]"""
+LIST = "List"
+"""kind of what `kubectl get -o yaml` prints of several objects"""
 TOO_MANY = Problem("manifest", ABSENT, f"stands for more than {MOST_VALUES} values, with its aliases in full")
 
 
@@ -100,7 +112,7 @@ def document(text: str) -> Document:
     try:
         documents, duplicates = read(text)
     except yaml.MarkedYAMLError as error:
-        raise ManifestError((Problem(place(error.problem_mark), ABSENT, f"not YAML: {reason(error)}"),)) from error
+        raise ManifestError((_not_yaml(text, error),)) from error
     except yaml.reader.ReaderError as error:
         raise ManifestError((Problem(f"character {error.position}", ABSENT, f"not YAML: {error.reason}"),)) from error
     except RecursionError as error:
@@ -112,8 +124,13 @@ def document(text: str) -> Document:
     if duplicates:
         raise ManifestError(first_problems(duplicates))
     if len(documents) != 1:
-        found = "is empty" if not documents else f"holds {len(documents)} documents"
+        found = "is empty" if not documents else f"holds {len(documents)} documents{_kinds(documents)}"
         raise ManifestError((Problem("manifest", ABSENT, f"{found}; one RLJob is expected"),))
+    if isinstance(documents[0], Mapping) and documents[0].get("kind") == LIST:
+        items = documents[0].get("items")
+        listed = items if isinstance(items, list) else []
+        rule = f"holds a List of {len(listed)} objects{_kinds(listed)}; one RLJob is expected: name it to kubectl get"
+        raise ManifestError((Problem("manifest", ABSENT, rule),))
     if not isinstance(documents[0], Mapping):
         raise ManifestError((Problem("manifest", documents[0], "is not a mapping; an RLJob is expected"),))
     return dict(documents[0])
@@ -156,6 +173,26 @@ def size(node: yaml.Node, sizes: dict[int, int | None]) -> int:
         children = [child for pair in node.value for child in (pair if isinstance(pair, tuple) else (pair,))]
         known = sizes[id(node)] = min(1 + sum(size(child, sizes) for child in children), MOST_VALUES + 1)
     return known
+
+
+def _kinds(objects: list[object]) -> str:
+    """Return the kinds of objects, each once, as ` (ConfigMap, RLJob)`; empty: none has a kind."""
+    given = [each.get("kind") for each in objects[:MOST_KINDS] if isinstance(each, Mapping)]
+    kinds = sorted({kind[:LONGEST_KIND] for kind in given if isinstance(kind, str)})
+    return f" ({', '.join(kinds)})" if kinds else ""
+
+
+def _not_yaml(text: str, error: yaml.MarkedYAMLError) -> Problem:
+    """Return the problem of a text that is not YAML; an invisible character there or just before is named instead."""
+    mark = error.problem_mark
+    until = 0 if mark is None else mark.line + 1
+    lines = text.split("\n", until)[:until]
+    for number in range(max(0, until - LINES_BEFORE), until):
+        column = next((at for at, char in enumerate(lines[number]) if char in INVISIBLE), None)
+        if column is not None:
+            found = INVISIBLE[lines[number][column]]
+            return Problem(f"line {number + 1}, column {column + 1}", ABSENT, f"not YAML: {found}")
+    return Problem(place(mark), ABSENT, f"not YAML: {reason(error)}")
 
 
 def reason(error: yaml.MarkedYAMLError) -> str:

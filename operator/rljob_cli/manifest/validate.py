@@ -21,6 +21,10 @@ MOST_BYTES = 4 * MOST_CHARACTERS
 """of a manifest: the longest character of UTF-8 has four"""
 
 
+UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+"""what a file of UTF-16 begins with"""
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What validation says of one manifest."""
@@ -108,7 +112,19 @@ def read(path: Path) -> str:
     except OSError as error:
         raise ManifestError((Problem("manifest", ABSENT, f"cannot be read: {error.strerror}"),)) from error
     except UnicodeDecodeError as error:
-        raise ManifestError((Problem("manifest", ABSENT, f"is not UTF-8: {error.reason}"),)) from error
+        raise ManifestError((not_utf8(error),)) from error
+
+
+def not_utf8(error: UnicodeDecodeError) -> Problem:
+    """Return the problem of a file in another encoding, with the place of its first foreign byte."""
+    before: bytes = error.object[: error.start]
+    if error.object.startswith(UTF_16):
+        return Problem("manifest", ABSENT, "is UTF-16; save it as UTF-8")
+    if b"\0" in error.object:
+        return Problem("manifest", ABSENT, "is a binary file; a text in UTF-8 is expected")
+    line, column = before.count(b"\n") + 1, len(before.rpartition(b"\n")[2].decode()) + 1
+    rule = f"is not UTF-8: byte 0x{error.object[error.start]:02x}; save the file as UTF-8"
+    return Problem(f"line {line}, column {column}", ABSENT, rule)
 
 
 def of_file(file: BinaryIO) -> str:

@@ -92,13 +92,13 @@ def test_a_file_that_does_not_exist_is_a_mistake_of_the_command_line(tmp_path):
 
 def test_a_file_that_is_not_text_is_refused(tmp_path):
     path = tmp_path / "job.yaml"
-    path.write_bytes(b"\xff\xfe\x00")
+    path.write_bytes(b"a: 1\nb: f\xfcr")
 
     result = rljob("validate", path)
 
     assert (result.exit_code, result.stdout) == (
         Exit.BAD_MANIFEST,
-        f"{path}: manifest: is not UTF-8: invalid start byte\n",
+        f"{path}: line 2, column 5: is not UTF-8: byte 0xfc; save the file as UTF-8\n",
     )
 
 
