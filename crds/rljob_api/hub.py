@@ -10,11 +10,18 @@ NEWEST = "main"
 PART = r"[A-Za-z0-9_.-]+"
 MODEL = re.compile(rf"{SCHEME}(?P<repo>{PART}/{PART})(@(?P<revision>[A-Za-z0-9_./-]+))?")
 NAME = re.compile(r"(?P<organisation>[A-Za-z0-9][A-Za-z0-9_.-]*)/[A-Za-z0-9][A-Za-z0-9_.-]*")
-DIRECTORIES = frozenset({"checkpoints", "data", "model", "models", "output", "outputs", "runs"})
+DIRECTORIES = frozenset({"checkpoints", "data", "datasets", "model", "models", "output", "outputs", "runs"})
 """names that people give to directories of models, and no organisation of the hub has"""
+ROWS = (".json", ".jsonl", ".parquet")
+"""ends of files, which no name of a data set has"""
 MODEL_FORM = f"{SCHEME}ORG/NAME"
 FILE = re.compile(rf"{SCHEME}{DATASETS}(?P<repo>{PART}/{PART})(@(?P<revision>{PART}))?/(?P<path>[^@]+)")
 FILE_FORM = f"{SCHEME}{DATASETS}ORG/NAME/FILE"
+
+
+PAGE = re.compile(rf"(https?://)?(www\.)?(huggingface\.co|hf\.co)/(?P<repo>({DATASETS})?{PART}/{PART})(?P<rest>/.*)?")
+"""address of a repository's page, or of a file in it"""
+IN_REPOSITORY = re.compile(rf"/(blob|resolve|raw|tree)/(?P<revision>{PART})(/(?P<path>[^?]+))?.*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +46,25 @@ def is_reference(text: str) -> bool:
     return text.startswith(SCHEME)
 
 
-def meant(text: str) -> str | None:
-    """Return the reference to a model of the hub whose name alone is given, as `Qwen/Qwen3-4B`; None: it is a path."""
+def meant(text: str, is_model: bool) -> str | None:
+    """Return the reference to what is given by its name alone, as `Qwen/Qwen3-4B`; None: it is a path."""
     found = NAME.fullmatch(text)
-    return f"{SCHEME}{text}" if found and found["organisation"].lower() not in DIRECTORIES else None
+    if found is None or found["organisation"].lower() in DIRECTORIES or text.endswith(ROWS):
+        return None
+    return f"{SCHEME}{text}" if is_model else f"{SCHEME}{DATASETS}{text}/FILE"
+
+
+def of_page(address: str) -> str | None:
+    """Return the reference to what the address of a page of the hub shows; None: it is another address."""
+    found = PAGE.fullmatch(address)
+    if found is None:
+        return None
+    repo = found["repo"]
+    place = IN_REPOSITORY.fullmatch(found["rest"] or "")
+    revision = "" if place is None or place["revision"] == NEWEST else f"@{place['revision']}"
+    if not repo.startswith(DATASETS):
+        return f"{SCHEME}{repo}{revision}"
+    return f"{SCHEME}{repo}{revision}/{(place and place['path']) or 'FILE'}"
 
 
 def model(text: str) -> Reference | None:

@@ -266,8 +266,10 @@ def usual(loc: tuple[int | str, ...]) -> str | None:
 
 
 def null_rule(loc: tuple[int | str, ...]) -> str:
-    default = usual(loc)
-    return f"is not a value; leave the field out for its default {default}" if default else "is not a value"
+    if default := usual(loc):
+        return f"is not a value; leave the field out for its default {default}"
+    entry = field_lookup.entries().get(field_names(loc))
+    return "is not a value" if entry is None else f"is not a value; expected: {belongs(loc)}"
 
 
 def wanted(error: ErrorDetails) -> str:

@@ -20,8 +20,15 @@ OFF_POLICY = (*algorithms.names(objective="gspo"), *CISPO)
 GRPO = default(algorithm.name)
 OTHER_NAMES = {"dapo": "grpo", "gae": "ppo"}
 """what other systems call an algorithm, without case and separators"""
+ON_PREFERENCES = ("dpo", "ipo", "kto", "orpo", "simpo")
+"""algorithms that resemble a known one in nothing but their names"""
 CLAMPED = "k3"
 """the estimate that grows exponentially"""
+
+
+def _without_preferences(name: str) -> str | None:
+    return f"{GRPO}, which needs a reward; rljob has no training on preferences" if name in ON_PREFERENCES else None
+
 
 NAME = (
     requires(
@@ -30,7 +37,8 @@ NAME = (
         "is not a known algorithm, and not of the form module:object",
         nearest=Search(
             lambda spec: (
-                OTHER_NAMES.get(letters(spec.algorithm.name))
+                _without_preferences(letters(spec.algorithm.name))
+                or OTHER_NAMES.get(letters(spec.algorithm.name))
                 or closest(spec.algorithm.name, KNOWN)
                 or with_colon(spec.algorithm.name)
                 or " or ".join(KNOWN)

@@ -7,7 +7,7 @@ from rljob_api import hub
 from rljob_api.errors import ABSENT, Problem
 from rljob_api.rules import arguments
 from rljob_api.rules.batches import is_sft
-from rljob_api.rules.claims import Rule, elsewhere, only_in_python, requires
+from rljob_api.rules.claims import Rule, Search, elsewhere, only_in_python, requires
 from rljob_api.rules.names import closest
 from rljob_api.rules.reward import judgings
 from rljob_api.rules.terms import (
@@ -47,8 +47,8 @@ def is_readable(file: Field, *unless: Term) -> Rule:
     return requires(
         file,
         any_of(*unless, ~has(file), ~contains(file, "://"), matches(file, hub.FILE)),
-        f"is neither a path nor a file of a data set on the hub (scheme {before(file, '://')}); "
-        f"nearest valid: {hub.FILE_FORM}",
+        f"is neither a path nor a file of a data set on the hub (scheme {before(file, '://')})",
+        nearest=Search(lambda spec: hub.of_page(file.of(spec)) or hub.FILE_FORM, says=hub.FILE_FORM),
     )
 
 

@@ -26,7 +26,7 @@ def known_model(field: Field, holds: Term) -> Rule:
 def _nearest(given: str) -> str:
     if hub.is_reference(given):
         return hub.MODEL_FORM
-    return closest(given, KNOWN, cutoff=0.4) or "a directory"
+    return hub.of_page(given) or closest(given, KNOWN, cutoff=0.4) or "a directory"
 
 
 RULES = (known_model(SPEC.model.checkpoint, is_checkpoint(SPEC.model.checkpoint)),)

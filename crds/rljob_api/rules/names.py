@@ -25,8 +25,9 @@ def letters(text: str) -> str:
 
 
 def with_colon(function: str) -> str | None:
-    """Return the text of the form module:function that a word without a colon may mean."""
-    module, _, name = function.replace(":", ".").rpartition(".")
+    """Return the text of the form module:function that a word without a colon, or with a file's path, may mean."""
+    path = function.removeprefix("./").replace(".py:", ":").replace("/", ".") if ":" in function else function
+    module, _, name = path.replace(":", ".").rpartition(".")
     return f"{module}:{name}" if FUNCTION.fullmatch(f"{module}:{name}") else None
 
 

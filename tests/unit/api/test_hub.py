@@ -2,7 +2,7 @@
 
 import pytest
 
-from rljob_api.hub import Reference, file, meant, model
+from rljob_api.hub import Reference, file, meant, model, of_page
 
 
 @pytest.mark.parametrize(
@@ -55,4 +55,38 @@ def test_anything_else_is_no_file(text: str) -> None:
     ],
 )
 def test_the_name_of_a_model_alone_is_no_path(text, reference):
-    assert meant(text) == reference
+    assert meant(text, is_model=True) == reference
+
+
+@pytest.mark.parametrize(
+    ("text", "reference"),
+    [
+        ("openai/gsm8k", "hf://datasets/openai/gsm8k/FILE"),
+        ("mine/train.jsonl", None),
+        ("data/train", None),
+        ("train.jsonl", None),
+    ],
+)
+def test_the_name_of_a_data_set_alone_is_no_path(text, reference):
+    assert meant(text, is_model=False) == reference
+
+
+@pytest.mark.parametrize(
+    ("address", "reference"),
+    [
+        ("https://huggingface.co/Qwen/Qwen3-0.6B", "hf://Qwen/Qwen3-0.6B"),
+        ("huggingface.co/Qwen/Qwen3-0.6B/", "hf://Qwen/Qwen3-0.6B"),
+        ("https://huggingface.co/Qwen/Qwen3-0.6B/tree/v2", "hf://Qwen/Qwen3-0.6B@v2"),
+        ("https://huggingface.co/datasets/openai/gsm8k", "hf://datasets/openai/gsm8k/FILE"),
+        (
+            "https://huggingface.co/datasets/openai/gsm8k/resolve/main/main/a.parquet?download=true",
+            "hf://datasets/openai/gsm8k/main/a.parquet",
+        ),
+        ("https://huggingface.co/datasets/a/b/blob/v1/c.jsonl", "hf://datasets/a/b@v1/c.jsonl"),
+        ("https://huggingface.co/Qwen", None),
+        ("https://example.com/Qwen/Qwen3-0.6B", None),
+        ("s3://bucket/key", None),
+    ],
+)
+def test_the_address_of_a_page_is_the_reference_to_what_it_shows(address, reference):
+    assert of_page(address) == reference

@@ -2,7 +2,8 @@
 
 import logging
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from rljob_api.sizing.known_models import KNOWN
 from rljob_api.sizing.model_shape import CHECKPOINT, TEACHER, quantised, shape
 from rljob_trainer.data.foreign_files import no_directory, no_file
 from rljob_trainer.preflight.downloads import download, file_of, file_on_this_machine
-from rljob_trainer.preflight.findings import Findings
+from rljob_trainer.preflight.findings import Findings, total
 from rljob_trainer.preflight.functions import look_at_functions
 from rljob_trainer.preflight.machine import judge_machine, look_at_sandbox, read_machine
 from rljob_trainer.preflight.model_files import ModelFiles, model_files
@@ -23,6 +24,8 @@ from rljob_trainer.preflight.weights import judge_weights, read_weights
 from rljob_trainer.rundir.retries import PATIENT, judge_volume
 
 log = logging.getLogger(__name__)
+VARIABLE = re.compile(r"\$(\w+|\{\w+\})")
+"""a variable of a shell"""
 
 
 class PreflightError(RunError, RuntimeError):
@@ -60,6 +63,8 @@ def look_at_files(job: RLJob, files: ModelFiles | None, *, here: bool) -> Findin
     `files` are the model's, None where it is not on this machine.
     """
     spec = job.spec
+    if (misspelt := look_at_spelling(spec)).problems:
+        return misspelt
     found = look_at_model(spec, files, here) + look_at_dump(spec, here) + look_at_teacher(spec, here)
     found += look_at_functions(spec, here) + look_at_sandbox(spec, here, os.environ)
     for field, source in spec.data.sources.items():
@@ -100,10 +105,44 @@ def look_at_path(field: str, path: str, fault_of: Callable[[Path], str | None], 
 
 def elsewhere(field: str, path: str, here: bool) -> Findings:
     """Return what a path that does not exist means: a mistake, if the run is to be on this machine."""
-    of_hub = hub.meant(path) if field in (CHECKPOINT, TEACHER) else None
+    is_model = field in (CHECKPOINT, TEACHER)
+    of_hub = hub.meant(path, is_model)
     if here:
         return Findings((Problem(field, path, "is not on this machine", of_hub),))
-    return Findings(elsewhere=(path if of_hub is None else f"{path}; the model of the hub is {of_hub}",))
+    kind = "model" if is_model else "data set"
+    return Findings(elsewhere=(path if of_hub is None else f"{path}; the {kind} of the hub is {of_hub}",))
+
+
+def look_at_spelling(spec: Spec) -> Findings:
+    """Find paths as a shell reads them. They are taken as they are: a run would make a directory named `~`."""
+    return total(
+        Findings((Problem(field, path, "is taken as it is: ~ and $NAME are for a shell", expanded(path)),))
+        for field, path in named_paths(spec)
+        if path.startswith("~") or VARIABLE.search(path)
+    )
+
+
+def expanded(path: str) -> str:
+    """Return what a shell would make of a path here."""
+    try:
+        meant = str(Path(os.path.expandvars(path)).expanduser())
+    except RuntimeError:  # of an unknown user
+        meant = path
+    return "the path in full" if meant.startswith("~") or VARIABLE.search(meant) else meant
+
+
+def named_paths(spec: Spec) -> Iterator[tuple[str, str]]:
+    """Yield the fields that name files and directories, with their paths."""
+    yield CHECKPOINT, spec.model.checkpoint
+    if spec.algorithm.teacher is not None:
+        yield TEACHER, spec.algorithm.teacher.checkpoint
+    if spec.checkpoint.directory is not None:
+        yield "spec.checkpoint.directory", spec.checkpoint.directory
+    for field, source in spec.data.sources.items():
+        if (file := file_of(source)) is not None:
+            yield f"{field}.{file[0]}", file[1]
+    if spec.debug.replay is not None:
+        yield "spec.debug.replay", spec.debug.replay
 
 
 def look_at_model(spec: Spec, files: ModelFiles | None, here: bool) -> Findings:

@@ -19,6 +19,8 @@ from rljob_trainer.preflight.findings import Findings, total
 
 UNFORESEEABLE = re.compile(r"import \*|\b(globals|vars|setattr|exec|__getattr__)\b")
 """a module whose text has this may have names that its text does not show"""
+ALIKE = 0.75
+"""of the name of a module that is proposed: hundreds are installed, and few are meant"""
 
 
 def look_at_functions(spec: Spec, here: bool) -> Findings:
@@ -55,7 +57,7 @@ def look_at_function(field: str, path: str, search_path: Sequence[str], here: bo
         if not here:
             return Findings(elsewhere=(f"module {module}",))
         rule = f"is not there: no module {module} in {search_path[0]}, on PYTHONPATH, or installed"
-        near = closest(module, modules(search_path))
+        near = closest(module, modules(search_path), cutoff=ALIKE)
         return Findings((Problem(field, path, rule, near and f"{near}:{name}"),))
     loader = spec.loader
     text = loader.get_source(module) if isinstance(loader, InspectLoader) else None

@@ -18,10 +18,13 @@ from rljob_api.sizing.known_models import KNOWN, ON_THE_HUB
 from rljob_api.sizing.model_shape import CHECKPOINT
 from rljob_trainer.data.packages import cache_directory, on_this_machine
 from rljob_trainer.rundir.retries import judge_volume
+from rljob_trainer.text import some
 
 Json = Mapping[str, Any]
 LONGEST_FILE = 2**26
 """of a JSON file or a template [bytes]: the longest list tokens"""
+MOST_NAMES = 6
+"""of a directory without a model that are named"""
 NUMBER = re.compile(r"[0-9]{1,9}")
 
 
@@ -58,7 +61,7 @@ def model_files(checkpoint: str) -> ModelFiles | None:
         return ModelFiles(ON_THE_HUB[wanted.repo], eos_ids(ON_THE_HUB[wanted.repo], checkpoint))
     config = contents(directory, "config.json")
     if config is None:
-        raise ManifestError((Problem(CHECKPOINT, checkpoint, "has no config.json"),))
+        raise ManifestError((Problem(CHECKPOINT, checkpoint, no_config(directory)),))
     generation = contents(directory, "generation_config.json") or {}
     tokens = (
         *eos_ids(generation, "generation_config.json"),
@@ -69,6 +72,15 @@ def model_files(checkpoint: str) -> ModelFiles | None:
     for token in tokens:
         first.setdefault(token.id, token)
     return ModelFiles(config, tuple(first.values()))
+
+
+def no_config(directory: Path) -> str:
+    """Return what is wrong with a directory without config.json, and what it holds."""
+    names = sorted(path.name + "/" * path.is_dir() for path in directory.iterdir())
+    holds = f"it holds {some(names, MOST_NAMES)}" if names else "it is empty"
+    inside = sorted(each.parent.name for each in directory.glob("*/config.json"))
+    where = f", and {inside[0]}/ in it has one" if len(inside) == 1 else ""
+    return f"has no config.json: {holds}{where}; a directory in the format of Hugging Face is expected"
 
 
 def contents(directory: Path, name: str) -> Json | None:
