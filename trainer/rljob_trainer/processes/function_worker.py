@@ -32,6 +32,9 @@ LONGEST = 50_000
 TRACE_SIGNAL = signal.SIGUSR1
 """writes the stacks of all threads to the log, even if the process hangs"""
 
+CALLERS = (__file__, importlib.__file__, "<frozen importlib")
+"""begin the names of the files through which the user's code is called"""
+
 Call = tuple[str, tuple[Any, ...]]
 """random number of the call, and arguments"""
 Reply = dict[str, Any]
@@ -112,7 +115,7 @@ def load(setup: Setup) -> Callable[..., Any]:
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
-        traceback.print_exc()
+        log_traceback(error)
         reason = f"{type(error).__name__}: {error}"
         raise Refused(f"reward.function {name}: cannot import {module_name}: {reason}") from error
     function: Callable[..., Any] | None = getattr(module, attribute, None)
@@ -209,8 +212,16 @@ def shown(value: Any) -> str:
 
 def failed(error: BaseException) -> Reply:
     """Return what an exception says; where it came from goes to the log."""
-    traceback.print_exception(error)
+    log_traceback(error)
     return {"raised": f"{type(error).__name__}: {error}"[:LONGEST], "memory": isinstance(error, MemoryError)}
+
+
+def log_traceback(error: BaseException) -> None:
+    """Write where an exception came from, without the calls that lead to the user's code."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(CALLERS):
+        trace = trace.tb_next
+    traceback.print_exception(error.with_traceback(trace))
 
 
 def send(connection: Connection, **facts: Any) -> None:
