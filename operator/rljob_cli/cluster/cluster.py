@@ -20,6 +20,7 @@ from kubernetes.stream import stream
 from kubernetes.stream.ws_client import ERROR_CHANNEL
 from urllib3.exceptions import HTTPError
 
+from rljob_api.errors import UNREADABLE
 from rljob_api.exits import Exit
 from rljob_cli.jobs.jobs import Job, Manifest, job_of, nearest
 from rljob_operator.api_json import LONGEST_LINE, decoded
@@ -337,15 +338,15 @@ def connect(kubeconfig: Path | None, context: str | None) -> Cluster:
     settings.retries = 1
     file = str(kubeconfig) if kubeconfig else None
     try:
-        if file is None and context is None and IN_POD.exists() and not _has_kubeconfig():
+        if file is None and context is None and IN_POD.exists() and not _is_there(None):
             config.load_incluster_config(client_configuration=settings)
             return Cluster(client.ApiClient(settings), IN_POD.read_text().strip())
         contexts, current = config.list_kube_config_contexts(config_file=file)
         chosen = _chosen([each["name"] for each in contexts], context) if context else current["name"]
         config.load_kube_config(config_file=file, context=chosen, client_configuration=settings)
-    except (config.ConfigException, OSError, yaml.YAMLError) as error:
+    except (config.ConfigException, OSError, yaml.YAMLError, *UNREADABLE) as error:
         raise ClusterError(
-            f"no cluster is configured: {_cause(error)} (kubeconfig {_kubeconfig(file)})", Exit.SETUP
+            f"no cluster is configured: kubeconfig {_kubeconfig(file)}: {_fault(file, error)}", Exit.SETUP
         ) from error
     names = {each["name"]: each.get("context") or {} for each in contexts}
     return Cluster(client.ApiClient(settings), names[chosen].get("namespace") or "default")
@@ -363,8 +364,15 @@ def _kubeconfig(file: str | None) -> str:
     return file or os.environ.get("KUBECONFIG") or "~/.kube/config"
 
 
-def _has_kubeconfig() -> bool:
-    return any(Path(part).expanduser().exists() for part in _kubeconfig(None).split(os.pathsep))
+def _fault(file: str | None, error: Exception) -> str:
+    """Return why a kubeconfig cannot be used."""
+    if not _is_there(file):
+        return "there is no such file; set KUBECONFIG, or give --kubeconfig"
+    return "it is not a kubeconfig" if isinstance(error, UNREADABLE) else _cause(error)
+
+
+def _is_there(file: str | None) -> bool:
+    return any(Path(part).expanduser().exists() for part in _kubeconfig(file).split(os.pathsep))
 
 
 def _path(namespace: str | None, name: str | None = None) -> str:

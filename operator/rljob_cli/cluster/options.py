@@ -6,6 +6,9 @@ from typing import Annotated
 
 import typer
 
+KINDS = ("rljob", "rljobs")
+"""what stands before the slash in kubectl's names of jobs, without the group"""
+
 
 class Format(StrEnum):
     """How `rljob plot` shows a curve."""
@@ -28,9 +31,28 @@ def job_names(context: typer.Context, incomplete: str) -> list[str]:
     return [job.name for job in jobs if job.name.startswith(incomplete)]
 
 
-JobName = Annotated[str, typer.Argument(metavar="NAME", autocompletion=job_names, help="Name of the RLJob.")]
+def job_name(given: str | None) -> str | None:
+    """Refuse a path, and the forms in which kubectl and `rljob status` print a job."""
+    if given is None or "/" not in given:
+        return given
+    before, _, name = given.partition("/")
+    if Path(given).exists() or "/" in name or not name:
+        instead = "for a run on this machine there are `rljob report`, `why`, `plot` and `doctor` RUN_DIR"
+    elif before.partition(".")[0] in KINDS:
+        instead = f"nearest valid: {name}"
+    else:
+        instead = f"a job of a namespace is {name} -n {before}; a run on this machine has `rljob report RUN_DIR`"
+    raise typer.BadParameter(f"{given!r} is not the name of an RLJob of the cluster; {instead}")
+
+
+JobName = Annotated[
+    str, typer.Argument(metavar="NAME", autocompletion=job_names, callback=job_name, help="Name of the RLJob.")
+]
 MaybeJobName = Annotated[
-    str | None, typer.Argument(metavar="[NAME]", autocompletion=job_names, help="Name of an RLJob; default: all.")
+    str | None,
+    typer.Argument(
+        metavar="[NAME]", autocompletion=job_names, callback=job_name, help="Name of an RLJob; default: all."
+    ),
 ]
 Namespace = Annotated[
     str | None,

@@ -326,8 +326,8 @@ def test_a_kubeconfig_that_is_not_there_is_named(tmp_path: Path, monkeypatch: py
     with pytest.raises(ClusterError) as error:
         connect(None if by_variable else absent, None)
     assert error.value.exit is Exit.SETUP
-    assert str(error.value).startswith("no cluster is configured: ")
-    assert str(error.value).endswith(f"(kubeconfig {absent})")
+    said = f"no cluster is configured: kubeconfig {absent}: there is no such file; set KUBECONFIG, or give --kubeconfig"
+    assert str(error.value) == said
 
 
 def test_why_reads_the_pods_of_the_job_and_the_events_of_those_that_are_stuck(cluster: Cluster, answers: Answers):
