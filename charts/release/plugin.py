@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "lib"))
-from rljob_cli.main import main
+from rljob_cli.__main__ import main
 
 main()
 """

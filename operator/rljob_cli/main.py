@@ -7,6 +7,8 @@ only the base dependencies are installed.
 import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +19,7 @@ from typer.core import TyperGroup
 from rljob_api.errors import ManifestError
 from rljob_api.exits import Exit
 from rljob_api.sections import RLJob, Spec
+from rljob_cli import habits
 from rljob_cli.cluster import commands as cluster_commands
 from rljob_cli.doctor import command as doctor_command
 from rljob_cli.manifest import explain as explaining
@@ -63,8 +66,24 @@ class Commands(TyperGroup):
             return super().make_context(*arguments, **settings)
 
     def invoke(self, ctx: Any) -> Any:
-        with printable_errors():
+        with printable_errors(), options_of_others():
             return super().invoke(ctx)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in self.commands and (instead := habits.instead_of_command(args[0])):
+            ctx.fail(f"No such command {args[0]!r}; {instead}")
+        return super().resolve_command(ctx, args)
+
+
+@contextmanager
+def options_of_others() -> Iterator[None]:
+    """Say what stands for an option that a command does not have."""
+    try:
+        yield
+    except typer.TyperException as error:
+        if instead := habits.instead_of_option(vars(error).get("option_name") or ""):
+            error.message = f"{error.message}; {instead}"
+        raise
 
 
 app = typer.Typer(
@@ -75,6 +94,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
 )
 
 
@@ -105,7 +125,7 @@ def main() -> None:
     """Run the command line; the process ends with an exit code of `rljob_api.exits`."""
     sys.excepthook = tell
     try:
-        app(prog_name=PLUGIN if Path(sys.argv[0]).name == "kubectl-rljob" else None)
+        app(prog_name=PLUGIN if Path(sys.argv[0]).name == "kubectl-rljob" else "rljob")
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if (extra := extra_of(package)) is None:
@@ -158,17 +178,13 @@ def run(manifest: ManifestFile) -> None:
         need_downloads(job.spec)
         job, files = checked(manifest)  # now with the model's files
     from rljob_cli.run import run as running
-    from rljob_cli.run.rundir import RunDirectoryError, rundir
+    from rljob_cli.run.rundir import RunDirectoryError, run_directory, rundir
     from rljob_cli.terminal.display import display_for
     from rljob_cli.terminal.panels import run_facts
     from rljob_trainer.preflight.gpus import look_at_gpus
     from rljob_trainer.processes import leftovers
 
-    try:
-        directory = rundir(job)
-    except RunDirectoryError as error:
-        say(str(error), err=True)
-        raise typer.Exit(Exit.BAD_INPUT) from error
+    directory = run_directory(job)
     left = bool(leftovers.find(leftovers.run_id(directory.path)))
     findings = validation.looked(job, files, here=True)
     findings += look_at_machine(job, files, directory.path, has_leftovers=left) + look_at_gpus(job.spec, os.environ)
@@ -177,6 +193,11 @@ def run(manifest: ManifestFile) -> None:
     if findings.problems:
         say("\n".join(map(str, findings.problems)), err=True)
         raise typer.Exit(Exit.BAD_INPUT)
+    try:
+        rundir(job)
+    except RunDirectoryError as error:
+        say(str(error), err=True)
+        raise typer.Exit(Exit.BAD_INPUT) from error
     with display_for(run_facts(job, directory.path), console()) as display:
         code = running.run(manifest, display)
     raise typer.Exit(code)
@@ -242,6 +263,8 @@ def rollout_test(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Sample and score real rows with one engine."""
+    if url is not None and not url.startswith(("http://", "https://")):
+        raise typer.BadParameter(f"{url!r} is not a URL; nearest valid: http://{url}", param_hint="--url")
     job, _ = checked(manifest)
     from rljob_cli.trials import rollout
 

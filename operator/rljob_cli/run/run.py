@@ -71,6 +71,10 @@ def run(manifest: Path, display: Display, driver: Sequence[str] = DRIVER, timing
     logging.basicConfig(handlers=[AppendingHandler(directory.supervisor_log)], level=logging.INFO, format=LOG_FORMAT)
     try:
         with locked(directory) as lock:
+            if (other := job_before(directory)) not in (None, job.metadata.name):
+                display.note(
+                    f"{directory.path} has files of job {other}: this one resumes from its checkpoints, if any"
+                )
             write_whole(directory.manifest, kept(text, job.spec).encode())
             for field in only_in_a_cluster(job.spec):
                 display.note(f"{field} applies to a cluster only; it has no effect on one machine")
@@ -83,6 +87,14 @@ def run(manifest: Path, display: Display, driver: Sequence[str] = DRIVER, timing
     except RunLockedError as error:
         display.note(str(error))
         return Exit.IN_USE
+
+
+def job_before(directory: RunDirectory) -> str | None:
+    """Return the name of the job whose manifest a run's directory has; None: there is none that can be read."""
+    try:
+        return load(read(directory.manifest)).metadata.name
+    except ManifestError:
+        return None
 
 
 def kept(text: str, spec: Spec) -> str:

@@ -13,6 +13,7 @@ from typing import BinaryIO, cast
 
 from rljob_api.control import ADDRESS_FILE, DRIVER_LOG
 from rljob_api.sections import RLJob
+from rljob_trainer.data.foreign_files import no_directory
 from rljob_trainer.private_files import changed, private_directory
 
 log = logging.getLogger(__name__)
@@ -73,14 +74,22 @@ class RunDirectory:
 
 def rundir(job: RLJob) -> RunDirectory:
     """Return the directory of the job, which is made if it does not exist. Raises RunDirectoryError."""
-    path = Path(job.spec.checkpoint.directory or Path("runs") / job.metadata.name).resolve()
+    directory = run_directory(job)
+    path = directory.path
     try:
         private_directory(path)
         (path / "logs").mkdir(exist_ok=True)
         changed(path / LOCK).close()
     except OSError as error:
-        raise RunDirectoryError(f"spec.checkpoint.directory: {path} cannot be used: {error.strerror}") from error
-    return RunDirectory(path)
+        fault = None if path.is_dir() else no_directory(path)
+        reason = fault or f"cannot be used: {error.strerror}; a directory that you may write is expected"
+        raise RunDirectoryError(f"spec.checkpoint.directory: {path} {reason}") from error
+    return directory
+
+
+def run_directory(job: RLJob) -> RunDirectory:
+    """Return the directory of the job, which may not exist."""
+    return RunDirectory(Path(job.spec.checkpoint.directory or Path("runs") / job.metadata.name).resolve())
 
 
 @contextmanager

@@ -59,7 +59,7 @@ def on_terminal(*arguments: str, kubeconfig: Path | None = None, until: str = ""
 
 
 def command(arguments: Sequence[str]) -> list[str]:
-    return [sys.executable, "-m", "rljob_cli.main", *arguments]
+    return [sys.executable, "-m", "rljob_cli", *arguments]
 
 
 def environment(kubeconfig: Path | None = None, variables: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from rljob_api.control import Status
 from rljob_api.exits import Exit
 from rljob_api.reading.manifest import load, parse
-from rljob_cli.run.run import _interrupts_go_to, kept, run
+from rljob_cli.run.run import _interrupts_go_to, job_before, kept, run
 from rljob_cli.run.rundir import locked, rundir
 from support.operator.operator_world import raw_job
 
@@ -52,6 +52,14 @@ def test_a_directory_in_use_is_left_alone(tmp_path: Path):
         assert run(path, shown, driver=("false",)) == Exit.IN_USE
     assert "already in use" in shown.notes[0]
     assert not directory.manifest.exists()
+
+
+def test_the_job_whose_files_a_directory_has_is_known(tmp_path: Path):
+    path = manifest(tmp_path)
+    directory = rundir(parse(json.loads(path.read_text())))
+    assert job_before(directory) is None
+    directory.manifest.write_text(path.read_text().replace('"sums"', '"products"'))
+    assert job_before(directory) == "products"
 
 
 def test_signals_reach_the_supervisor_while_a_run_lasts():

@@ -27,7 +27,7 @@ def test_without_a_directory_in_the_manifest_it_is_named_after_the_job(tmp_path:
 
 def test_a_path_that_cannot_be_a_directory_is_named(tmp_path: Path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunDirectoryError, match=r"file/run cannot be used: Not a directory"):
+    with pytest.raises(RunDirectoryError, match=r"file/run is not there: .*/file is a file, not a directory"):
         directory(tmp_path / "file" / "run")
 
 
