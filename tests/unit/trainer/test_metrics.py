@@ -58,8 +58,8 @@ def record() -> WiderRecord:
     return WiderRecord(time=1.0, step=1, phase_seconds={}, dead=0.25)
 
 
-def test_a_new_line_reaches_prometheus_and_the_page_of_metrics(record: WiderRecord) -> None:
-    metrics = Metrics(Phases(lambda: 0.0), 1, [], [], lambda: None, kind=Wider)
+def test_a_new_line_reaches_prometheus_and_the_page_of_metrics(record: WiderRecord, tmp_path: Path) -> None:
+    metrics = Metrics(Phases(lambda: 0.0), 1, [], [], lambda: None, tmp_path, kind=Wider)
     metrics.record(record)
     assert "rljob_dead_ratio 0.25" in metrics.render()[1].decode()
     (family,) = (each for each in families(metrics) if each.name == "rljob_dead_ratio")

@@ -7,6 +7,7 @@ that was not measured yet is NaN: no alert compares it, and no plot shows it.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from itertools import product
+from pathlib import Path
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector, generate_latest
@@ -33,6 +34,7 @@ from rljob_trainer.reporting.records import (
     RunRecord,
     StepRecord,
 )
+from rljob_trainer.reporting.volume import VolumeGauges
 from rljob_trainer.reporting.watch import NAMES
 
 CAUSES: Final = ("ProcessExited", "StartFailed", "PublishFailed", "Unresponsive")
@@ -55,10 +57,11 @@ class Metrics:
         rewards: Sequence[str],
         evaluation_sets: Sequence[str],
         goodput: Callable[[], Goodput | None],
+        directory: Path,
         kind: type[StepMetrics] = StepMetrics,
     ) -> None:
         """`gpus`: of the whole job; on Cpu, processes. `rewards`: names of the parts of the reward. `goodput`: of the
-        whole run, at each scrape. `kind`: the class whose table of metrics is exposed.
+        whole run, at each scrape. `directory`: of the run. `kind`: the class whose table of metrics is exposed.
         """
         self._registry = registry = CollectorRegistry()
         registry.register(_CurrentPhase(phases))
@@ -95,6 +98,7 @@ class Metrics:
         self._findings = Counter(
             "rljob_findings", "Findings of the anomaly monitor, counted when they begin", ["finding"], registry=registry
         )
+        self._volume = VolumeGauges(directory, registry)
         self._gpus = GpuFamilies()
         registry.register(self._gpus)
         self._evaluations = _Evaluations(evaluation_sets, registry)
@@ -121,6 +125,7 @@ class Metrics:
             self._engines.labels(state).set(engines_by_state.get(state, 0))
 
     def record(self, record: Record) -> None:
+        self._volume.record(record)
         match record:
             case RunRecord():
                 self._run(record)

@@ -287,6 +287,7 @@ def open_report(
             [part.name for part in job.spec.reward.judgings],
             [each.name for each in job.spec.data.evaluation_sets],
             lambda: progress.progress.goodput,
+            directory,
         ),
         watching,
         files,
