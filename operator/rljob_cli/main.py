@@ -29,6 +29,7 @@ from rljob_cli.manifest import plan as planning
 from rljob_cli.manifest import validate as validation
 from rljob_cli.records import checkpoint_commands
 from rljob_cli.terminal.options import Output, OutputOption, all_readable, readable
+from rljob_cli.terminal.prose import say_prose
 from rljob_cli.terminal.screen import console, printable_errors, say, say_json, tell
 from rljob_cli.volume import commands as volume_commands
 from rljob_trainer.data.hub import HubError
@@ -141,7 +142,7 @@ init_command.add_to(app)
 def validate(manifests: Manifests) -> None:
     """Check manifests and print each problem."""
     text, code = validation.validate(manifests)
-    say(text)
+    say_prose(text)
     raise typer.Exit(code)
 
 
@@ -293,7 +294,7 @@ def explain(
     if output is Output.JSON:
         say_json(explaining.as_json(found))
     else:
-        say(explaining.as_text(found, whole=word is not None))
+        say_prose(explaining.as_text(found, whole=word is not None))
 
 
 doctor_command.add_to(app)

@@ -7,7 +7,7 @@ from rljob_cli.cluster.cluster import Cluster
 from rljob_cli.jobs.jobs import Job, job_of
 from rljob_cli.jobs.why import Seen, Why, stuck, why
 from rljob_cli.records.run_health_view import table
-from rljob_cli.terminal.screen import say
+from rljob_cli.terminal.prose import say_prose
 from rljob_operator.capacity.queues import queues
 from rljob_operator.capacity.snapshot import ALIVE
 from rljob_operator.identity import JOB_LABEL
@@ -52,11 +52,9 @@ def explain(cluster: Cluster, namespace: str, name: str) -> tuple[Job, Why]:
 
 def show(job: Job, found: Why) -> None:
     """Print the sentence, and the evidence below it."""
-    say(f"{job.key} is {job.status.phase or 'new'}: {found.sentence}")
-    for line in table(found.numbers):
-        say(line)
-    for kind, text in found.evidence:
-        say(f"  {kind:9}  {text}")
+    sentence = f"{job.key} is {job.status.phase or 'new'}: {found.sentence}"
+    evidence = (f"  {kind:9}  {text}" for kind, text in found.evidence)
+    say_prose("\n".join([sentence, *table(found.numbers), *evidence]))
 
 
 def value(job: Job, found: Why) -> dict[str, object]:

@@ -15,7 +15,8 @@ from rljob_api.exits import Exit
 from rljob_cli.cluster.commands import cluster_verbs
 from rljob_cli.cluster.options import Context, Kubeconfig, Namespace, job_names
 from rljob_cli.terminal.options import Output, OutputOption
-from rljob_cli.terminal.screen import say, say_json
+from rljob_cli.terminal.prose import say_prose
+from rljob_cli.terminal.screen import say_json
 from rljob_trainer.rundir.cores import cores, open_with
 from rljob_trainer.rundir.logs import SUFFIXES
 
@@ -92,7 +93,7 @@ def show(diagnosis: Diagnosis, logs: list[Scanned], notes: list[str], output: Ou
     if output is Output.JSON:
         say_json(view.as_json(diagnosis, logs, notes))
     else:
-        say(view.as_text(diagnosis, logs, notes))
+        say_prose(view.as_text(diagnosis, logs, notes))
     raise typer.Exit(Exit.FAILED if all(each.is_likely for each in diagnosis.findings) else Exit.OK)
 
 

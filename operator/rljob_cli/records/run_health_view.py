@@ -10,6 +10,7 @@ import typer
 from rljob_api.exits import Exit
 from rljob_cli.records.run_health import Number, RunHealth, run_health
 from rljob_cli.run.rundir import in_use
+from rljob_cli.terminal.prose import say_prose
 from rljob_cli.terminal.screen import say, say_json
 from rljob_trainer.reporting.events import EventsError
 from rljob_trainer.reporting.reading.history import History, NotARunError, read_history
@@ -26,7 +27,7 @@ def show_run(directory: Path, as_json: bool) -> None:
     if as_json:
         say_json(as_value(history, found))
     else:
-        say(as_text(history, found))
+        say_prose(as_text(history, found))
 
 
 def as_text(history: History, found: RunHealth) -> str:

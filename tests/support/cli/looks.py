@@ -19,7 +19,7 @@ from rljob_api.reading.manifest import load
 from rljob_api.status import AttemptFailure, AttemptStatus, ConditionType, JobEngine, Phase
 from rljob_cli.jobs import job_page, job_table, top_view
 from rljob_cli.manifest import plan, plan_view
-from rljob_cli.terminal import panels
+from rljob_cli.terminal import panels, prose
 from rljob_cli.trials import reward_view
 from rljob_trainer.assembly.reward_trial import TOTAL as ALL_PARTS
 from rljob_trainer.assembly.reward_trial import Trial, Verdict
@@ -39,6 +39,19 @@ spec:
   reward: {kind: ExactMatch}
   rollout: {promptsPerStep: 4, samplesPerPrompt: 4, engines: 1, sampling: {maxNewTokens: 8, stop: ["\\n"]}}
   training: {steps: 10, gpusPerNode: 2, optimizer: {learningRate: 1.0e-5}}
+"""
+ANSWERS = """\
+job.yaml: spec.rollout.promptsPerStep: 1.5 has the wrong type; expected: whole number, at least 1; nearest valid: 2
+job.yaml: spec.training.steps: is missing: rollouts to train on (whole number, at least 1)
+other.yaml: valid (not checked, because not on this machine: Qwen/Qwen3-4B; the model of the hub is hf://Qwen/Qwen3-4B)
+other.yaml: warning: spec.data.heldOut.limit: 5000 is more than the 200 rows of the file
+exit code 9, BadInput: data, model, checkpoint or your function is missing, invalid or fails
+  do:   fix the file, row, reward, algorithm or generate function that the message names; `rljob reward test` tests it
+  rejected:
+    rollout: {promptsPerStep: 32, samplesPerPrompt: 8, contextLength: 4096, engines: 8, gpusPerEngine: 2}
+1. TrainOutOfMemory: the learner has no memory
+   cause: Activations of the longest micro-batch do not fit beside weights and optimizer state on the fullest GPU
+   seen:  driver-attempt-1.log:7  torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.
 """
 FAILURE = AttemptFailure(
     code="TrainOutOfMemory", title="The learner has no memory", remedy="Lower maxTokensPerGpu", evidence="log:7 CUDA"
@@ -138,12 +151,17 @@ def reward() -> RenderableType:
     return reward_view.as_table(trial, boxes=True)
 
 
+def answers() -> RenderableType:
+    """What `validate`, `explain` and `doctor` say, at 80 columns."""
+    return prose.wrapped(ANSWERS, 80)
+
+
 LOOKS: Mapping[str, Callable[[], RenderableType]] = {
     each.__name__: each
     for each in (
         *(display, display_in_trouble, display_at_the_end, display_at_the_start),
         *(page, page_of_a_failure, page_of_a_finding),
-        *(table, top, plan_tables, plan_in_boxes, reward),
+        *(table, top, plan_tables, plan_in_boxes, reward, answers),
     )
 }
 
