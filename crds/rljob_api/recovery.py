@@ -159,6 +159,12 @@ def _about(
     return RestartEngine(engine.name, engine.generation + 1, error)
 
 
+def exhausted(engines: Sequence[EngineStatus], history: History, recovery: Recovery) -> dict[str, str]:
+    """Return by name why engines are dead and are not restarted before another step is done."""
+    found = decide(engines, history, recovery, now=0.0)
+    return {order.engine: order.reason for order in found if isinstance(order, Exhausted)}
+
+
 def after_exit(attempts: Sequence[EndedAttempt], recovery: Recovery, backoff: Backoff = BACKOFF) -> Ending:
     """Return what follows the end of the last of the attempts, oldest first.
 

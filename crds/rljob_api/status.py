@@ -241,7 +241,9 @@ class RecoveryStep(Section):
 
     time: datetime
     """time of the decision"""
-    action: Literal["RestartEngine", "RestartDriver", "ReplaceCluster", "AvoidNodes", "DeleteCluster", "GiveUp"]
+    action: Literal[
+        "RestartEngine", "ReplacePod", "RestartDriver", "ReplaceCluster", "AvoidNodes", "DeleteCluster", "GiveUp"
+    ]
     """the action"""
     target: str
     """target of the action: an engine, an attempt, a pod or a cluster"""

@@ -22,6 +22,7 @@ from rljob_operator.attempts.avoidance import avoided
 from rljob_operator.capacity.packing import Node
 from rljob_operator.capacity.spare_nodes import has_room_without
 from rljob_operator.children import children
+from rljob_operator.children.pod_swaps import pod_swaps
 from rljob_operator.children.rollout_pods import rollout_pods
 from rljob_operator.children.tool_pods import OWNERS
 from rljob_operator.identity import (
@@ -221,7 +222,8 @@ def _plan(job: AdmittedJob, world: World, now: float) -> Plan:
         return todo  # nothing contradicts the old status yet
     found = conditions(history, attempt, job, now)
     driver = attempt.driver if attempt is not None else None
-    new = record.status_of(job, history, driver, found, todo.orders.engines, now)
+    swaps = pod_swaps(attempt, job) if attempt is not None and attempt.record.is_open else ()
+    new = record.status_of(job, history, driver, found, (*todo.orders.engines, *swaps), now)
     return _with_status(todo, job.status, new, world.pace, now)
 
 
@@ -377,7 +379,8 @@ def _missing(attempt: AttemptView, job: AdmittedJob, observed: Observed, next_ke
             needed = children.around(job, attempt.record.cluster, attempt.record.number)
             yield from (each for each in needed if observed.child(each["kind"], each["metadata"]["name"]) is None)
         return
-    cluster, size = _cluster(attempt, next_key), rollout_pods(attempt, job.spec)
+    swapped = [each.pod for each in pod_swaps(attempt, job)]
+    cluster, size = _cluster(attempt, next_key), rollout_pods(attempt, job.spec, swapped)
     for wanted in children.children(job, cluster, attempt.record.number, size):
         seen = observed.child(wanted["kind"], wanted["metadata"]["name"])
         if wanted["kind"] in OWNERS and _is_queued(attempt, job):

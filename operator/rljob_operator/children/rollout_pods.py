@@ -24,8 +24,8 @@ class RolloutPods:
     """names of pods to delete"""
 
 
-def rollout_pods(attempt: AttemptView, spec: Spec) -> RolloutPods:
-    """Return the group that this spec wants for an open attempt."""
+def rollout_pods(attempt: AttemptView, spec: Spec, swapped: Sequence[str] = ()) -> RolloutPods:
+    """Return the group that this spec wants for an open attempt; other pods follow those that are swapped."""
     wanted, mine = num_rollout_pods(spec), [pod for pod in attempt.pods if pod.group == ROLLOUT]
     nodes: tuple[str | None, ...] = ()
     if attempt.record.started is not None or attempt.has_live_driver:
@@ -34,7 +34,8 @@ def rollout_pods(attempt: AttemptView, spec: Spec) -> RolloutPods:
             return _as_it_is(wanted, attempt.cluster, mine)
         nodes = tuple(engine.node for engine in status.engines)
     free = sorted((pod for pod in mine if pod.ip not in nodes), key=lambda pod: (pod.is_ready, pod.name))
-    return RolloutPods(wanted, tuple(pod.name for pod in free[: max(0, len(mine) - wanted)]))
+    leaving = [pod.name for pod in free[: max(0, len(mine) - wanted)]]
+    return RolloutPods(wanted, (*leaving, *(name for name in swapped if name not in leaving)))
 
 
 def _as_it_is(wanted: int, cluster: Manifest | None, mine: Sequence[Pod]) -> RolloutPods:

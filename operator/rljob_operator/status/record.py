@@ -39,6 +39,7 @@ from rljob_api.status import (
     Status,
     StepSeconds,
 )
+from rljob_operator.children.pod_swaps import PodSwap
 from rljob_operator.identity import JOB_LABEL, RAY_GROUP_LABEL
 from rljob_operator.job import storage
 from rljob_operator.job.admitted_job import AdmittedJob
@@ -94,10 +95,10 @@ def status_of(
     history: JobHistory,
     driver: Driver | None,
     conditions: Claims,
-    restarts: Sequence[RestartEngine],
+    repairs: Sequence[RestartEngine | PodSwap],
     now: float,
 ) -> Status:
-    """Return the whole status; `restarts` are the orders that are given to engines now."""
+    """Return the whole status; `repairs` are the engines that are ordered to restart now, and the pods to swap."""
     old, reported = job.status, driver.status if driver else None
     return Status(
         observed_generation=job.generation,
@@ -119,7 +120,7 @@ def status_of(
         resolved=old.resolved if history.outcome else job.resolved,
         last_checkpoint=_checkpoint(old, reported, now) or old.last_checkpoint,
         attempts=tuple(recorded(attempt) for attempt in history.attempts),
-        recovery=_recovery(job, history, restarts, now),
+        recovery=_recovery(job, history, repairs, now),
     )
 
 
@@ -405,12 +406,15 @@ def _checkpoint(old: Status, status: control.Status | None, now: float) -> LastC
 
 
 def _recovery(
-    job: AdmittedJob, history: JobHistory, restarts: Sequence[RestartEngine], now: float
+    job: AdmittedJob, history: JobHistory, repairs: Sequence[RestartEngine | PodSwap], now: float
 ) -> tuple[RecoveryStep, ...]:
     """Return what was done about failures, and once what is done about them now."""
     old = job.status
     steps = [
-        _step(now, "RestartEngine", f"{each.engine} generation {each.generation}", each.reason) for each in restarts
+        _step(now, "ReplacePod", each.target, each.reason)
+        if isinstance(each, PodSwap)
+        else _step(now, "RestartEngine", f"{each.engine} generation {each.generation}", each.reason)
+        for each in repairs
     ]
     abandoned = [each for each in history.attempts[-2:] if each.is_abandoned]
     steps += [_step(now, "DeleteCluster", f"RayCluster {each.cluster}", each.reason) for each in abandoned]
@@ -429,7 +433,9 @@ def _recovery(
     return (*old.recovery, *new)[-MOST_STEPS_OF_RECOVERY:]
 
 
-Action = Literal["RestartEngine", "RestartDriver", "ReplaceCluster", "AvoidNodes", "DeleteCluster", "GiveUp"]
+Action = Literal[
+    "RestartEngine", "ReplacePod", "RestartDriver", "ReplaceCluster", "AvoidNodes", "DeleteCluster", "GiveUp"
+]
 
 
 def _step(time: float, action: Action, target: str, cause: str) -> RecoveryStep:

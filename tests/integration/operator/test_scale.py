@@ -8,7 +8,7 @@ import pytest
 
 from local_cluster.errors import ClusterError
 from local_cluster.kubectl import Kubectl, Manifest
-from rljob_api.control import EngineState, EngineStatus, Scale
+from rljob_api.control import Decision, EngineState, EngineStatus, Scale
 from support.operator.fake_head import FakeHeads, Head
 from support.operator.operator_job import Job
 from support.waiting import eventually
@@ -82,3 +82,27 @@ def test_colocated_engines_are_not_scaled(new_job: Callable[..., Job], start: Ca
     job.until("Training")
     with pytest.raises(ClusterError, match="colocated engines sit on the learner's GPUs; suspend the job first"):
         kubectl("scale", "rljob/sums", "-n", job.namespace, "--replicas=1")
+
+
+def test_a_pod_whose_engine_dies_again_and_again_is_swapped(
+    new_job: Callable[..., Job], start: Callable, heads: FakeHeads
+) -> None:
+    start()
+    job = new_job(training={"gpusPerNode": 1})
+    job.until("EnginesReady")
+    head, before = heads.head(job.namespace), rollout(job)
+    (_, good), (name, bad) = sorted(before.items())
+    engines_on(head, good, bad)
+    well, ill = head.status.engines
+    dead = ill.model_copy(update={"state": EngineState.DEAD, "generation": 3, "last_error": "Xid 79"})
+    restarts = tuple(
+        Decision(time=time.time(), step=3, engine=dead.name, generation=i, by="Supervisor", reason="Xid 79")
+        for i in (1, 2, 3)
+    )
+    head.change(engines=(well, dead), decisions=restarts)
+    after = eventually(lambda: rollout(job), lambda pods: len(pods) == 2 and name not in pods)
+    assert len(after.keys() & before.keys()) == 1, "the other pod stays"
+    (step,) = [each for each in job.raw()["status"]["recovery"] if each["action"] == "ReplacePod"]
+    assert (step["target"], step["cause"]) == (f"pod {name}", "engine-1 died 4 times since step 3: Xid 79")
+    assert "ReplacePod" in job.events()
+    assert len(heads.submissions) == 1, "it was one run all the time"
