@@ -41,6 +41,19 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
+class Branch:
+    """A prompt of an agent's, and how much of a sample follows it."""
+
+    prompt_T: tuple[int, ...]
+    text: str
+    """the prompt as people read it, markers included"""
+    length: int
+    """tokens of the sample behind it"""
+    experts: "npt.NDArray[np.int16] | None" = field(default=None, compare=False)
+    """experts of each layer for the first tokens of prompt and branch, from the last request; None: not requested"""
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
     """One response to a prompt."""
 
@@ -66,6 +79,10 @@ class Sample:
     experts: "npt.NDArray[np.int16] | None" = field(default=None, compare=False)
     """experts of each layer for the first tokens of prompt and response: [T x L x K], from the last request; None: not
     requested"""
+    branches: tuple[Branch, ...] = ()
+    """the sequences that `tokens_T` consists of, in order; empty: it is one, behind the prompt of its group"""
+    reward: float | None = None
+    """from the agent that made it; None: it is judged"""
 
     @property
     def own_T(self) -> tuple[bool, ...]:
@@ -103,6 +120,41 @@ class Sample:
     def oldest(self) -> int:
         """The oldest version that made any of its tokens."""
         return min(version for version, _ in self.versions)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSequence:
+    """What the learner reads at once: a prompt, and the tokens of a sample behind it."""
+
+    prompt_T: tuple[int, ...]
+    tokens_T: tuple[int, ...]
+    """without the prompt's"""
+    trained_T: tuple[bool, ...]
+    logprobs: tuple[float, ...]
+    """of the tokens that are trained on [nats]; 0 where no engine has given any"""
+    engine: str
+    """as of the sample"""
+    experts: "npt.NDArray[np.int16] | None" = field(default=None, compare=False)
+
+    @property
+    def num_trained(self) -> int:
+        """How many of its tokens are trained on."""
+        return len(self.logprobs)
+
+
+def sequences(prompt: Prompt, sample: Sample) -> tuple[TokenSequence, ...]:
+    """Return what the learner reads of a sample of this prompt. One that is trained on nothing gives sequences, too."""
+    trained_T = sample.trained_T
+    if not sample.branches:
+        logprobs = () if sample.dropped else sample.own_logprobs or (0.0,) * sample.num_trained
+        return (TokenSequence(prompt.tokens_T, sample.tokens_T, trained_T, logprobs, sample.engine, sample.experts),)
+    found, begin = [], 0
+    for branch in sample.branches:
+        part = slice(begin, begin := begin + branch.length)
+        logprobs = tuple(compress(sample.logprobs_T[part], trained_T[part]))
+        tokens_T = sample.tokens_T[part]
+        found.append(TokenSequence(branch.prompt_T, tokens_T, trained_T[part], logprobs, sample.engine, branch.experts))
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 Axes: G samples of one prompt, T response tokens of one sample.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ from rljob_trainer.batches.loss_weights import Aggregation
 from rljob_trainer.batches.packing import MicroBatch, Packing, TrainingSequence, ValueTargets, pack
 from rljob_trainer.batches.penalties import Penalties
 from rljob_trainer.batches.token_values import Values, no_values
-from rljob_trainer.samples import Sample, ScoredGroup
+from rljob_trainer.samples import Prompt, Sample, ScoredGroup, TokenSequence, sequences
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,22 +83,34 @@ class Batches:
     ) -> StepBatch:
         # Samples without advantage count in the weights although they are left out: they are part of the step.
         weights = self.weights([sample.num_trained for _, sample, *_ in samples])
-        sequences = [
-            TrainingSequence(
-                tokens=(*group.group.prompt.tokens_T, *sample.tokens_T),
-                prompt_length=len(group.group.prompt.tokens_T),
-                advantage=advantage,
-                logprobs=sample.own_logprobs or (0.0,) * sample.num_trained,  # no engine has given any
-                weight=weight,
-                trained=sample.trained_T if sample.segments else (),
-                value_targets=targets,
-                experts=experts_of(sample, self.choices) if self.choices else None,
-            )
+        chosen = [
+            sequence
             for (group, sample, advantage, targets), weight in zip(samples, weights, strict=True)
             if sample.num_trained and (np.any(advantage) or self.keep_zero_advantage)
+            for sequence in self._sequences(group.group.prompt, sample, advantage, targets, weight)
         ]
-        packed = pack(sequences, self.packing)
-        return StepBatch(packed, len(samples), sum(len(sequence.tokens) for sequence in sequences), kl)
+        packed = pack(chosen, self.packing)
+        return StepBatch(packed, len(samples), sum(len(sequence.tokens) for sequence in chosen), kl)
+
+    def _sequences(
+        self, prompt: Prompt, sample: Sample, advantage: Value, targets: ValueTargets | None, weight: float
+    ) -> Iterator[TrainingSequence]:
+        """Yield what is trained on of a sample: each of its sequences with its part of what each token has."""
+        begin = 0
+        for each in sequences(prompt, sample):
+            part = slice(begin, begin := begin + each.num_trained)
+            if not each.num_trained:
+                continue
+            yield TrainingSequence(
+                tokens=(*each.prompt_T, *each.tokens_T),
+                prompt_length=len(each.prompt_T),
+                advantage=advantage[part] if isinstance(advantage, np.ndarray) else advantage,
+                logprobs=each.logprobs,
+                weight=weight,
+                trained=each.trained_T if sample.segments else (),
+                value_targets=targets and ValueTargets(targets.old_values[part], targets.returns[part]),
+                experts=experts_of(each, self.choices) if self.choices else None,
+            )
 
 
 def shares(samples: int, size: int) -> tuple[tuple[int, int], ...]:
@@ -107,16 +119,16 @@ def shares(samples: int, size: int) -> tuple[tuple[int, int], ...]:
     return tuple((part * samples // steps, (part + 1) * samples // steps) for part in range(steps))
 
 
-def experts_of(sample: Sample, choices: int) -> npt.NDArray[np.int16]:
+def experts_of(made: Sample | TokenSequence, choices: int) -> npt.NDArray[np.int16]:
     """Return the experts of each layer [tokens, choices] that an engine used, for the tokens that it has computed.
 
     Raises ValueError where it does not say, or speaks of another model.
     """
-    given = sample.experts
+    given = made.experts
     if given is None or len(given) % choices:
         number = 0 if given is None else len(given)
         raise ValueError(
-            f"engine {sample.engine} returned {number} experts for a sample, which is not a multiple of the {choices}"
+            f"engine {made.engine} returned {number} experts for a sample, which is not a multiple of the {choices}"
             " that each of its tokens is sent to"
         )
     return given.reshape(-1, choices)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rljob_trainer.batches.packing import MicroBatch, Packing, TrainingSequence, pack
-from rljob_trainer.samples import Group, ScoredGroup
+from rljob_trainer.samples import Group, ScoredGroup, sequences
 
 Shares = tuple[tuple[MicroBatch, ...], ...]
 Measured_T = npt.NDArray[np.float64]
@@ -40,6 +40,14 @@ def no_values(groups: Sequence[ScoredGroup]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class _Numbered:
+    """A sequence to measure, which has its place in the list as its index, and the number of its sample."""
+
+    sample: int
+    sequence: TrainingSequence
+
+
+@dataclass(frozen=True, slots=True)
 class Measurement:
     """A measure of the learner's, of packed tokens."""
 
@@ -57,37 +65,43 @@ class Measurement:
         """Return the mean over the response tokens of all samples."""
         return float(np.concatenate([*self._by_sample(_sequences(groups)).values()]).mean())
 
-    def _by_sample(self, sequences: list[TrainingSequence]) -> dict[int, Measured_T]:
+    def _by_sample(self, asked: list[_Numbered]) -> dict[int, Measured_T]:
         """Return the numbers of each sample's tokens, by the number of the sample."""
-        if not sequences:
+        if not asked:
             return {}
-        shares = pack(sequences, self.packing)
+        shares = pack([each.sequence for each in asked], self.packing)
         with self.gpu_sharing.training():
             measured = self.measure(shares)
-        return dict(
+        values = dict(
             pair
             for share, of_share in zip(shares, measured, strict=True)
             for micro_batch, values_R in zip(share, of_share, strict=True)
             for pair in _split(micro_batch, values_R.astype(float))
         )
+        by_sample: dict[int, list[Measured_T]] = {}
+        for index, each in enumerate(asked):
+            by_sample.setdefault(each.sample, []).append(values[index])
+        return {sample: np.concatenate(parts) for sample, parts in by_sample.items()}
 
 
-def _sequences(groups: Sequence[Group]) -> list[TrainingSequence]:
-    """Return all samples that have something to train on, under their numbers."""
-    samples = [(group.prompt.tokens_T, sample) for group in groups for sample in group.samples_G]
-    return [
-        TrainingSequence(
-            tokens=(*prompt, *sample.tokens_T),
-            prompt_length=len(prompt),
-            advantage=0.0,
-            logprobs=sample.own_logprobs or (0.0,) * sample.num_trained,  # no engine has given any
-            weight=1.0,
-            index=index,
-            trained=sample.trained_T,
-        )
-        for index, (prompt, sample) in enumerate(samples)
-        if sample.num_trained
-    ]
+def _sequences(groups: Sequence[Group]) -> list[_Numbered]:
+    """Return all sequences that have something to train on, in the order of their samples."""
+    samples = [(group.prompt, sample) for group in groups for sample in group.samples_G]
+    found: list[_Numbered] = []
+    for number, (prompt, sample) in enumerate(samples):
+        for each in sequences(prompt, sample):
+            if each.num_trained:
+                sequence = TrainingSequence(
+                    tokens=(*each.prompt_T, *each.tokens_T),
+                    prompt_length=len(each.prompt_T),
+                    advantage=0.0,
+                    logprobs=each.logprobs,
+                    weight=1.0,
+                    index=len(found),
+                    trained=each.trained_T,
+                )
+                found.append(_Numbered(number, sequence))
+    return found
 
 
 def _split(micro_batch: MicroBatch, values_R: Measured_T) -> list[tuple[int, Measured_T]]:

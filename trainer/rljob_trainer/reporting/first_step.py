@@ -16,7 +16,7 @@ from rljob_api.sections import Precision, Quantization, Spec
 from rljob_trainer.metrics import LearnerMetrics, perplexity_of
 from rljob_trainer.reporting.measurements import NGRAM, repeated, spread
 from rljob_trainer.reporting.records import CheckRecord, RenderedRecord, SegmentRecord
-from rljob_trainer.samples import ScoredGroup
+from rljob_trainer.samples import Prompt, Sample, ScoredGroup
 from rljob_trainer.text import some
 
 MEAN_LIMIT: Mapping[Precision | Quantization, float] = {
@@ -219,7 +219,7 @@ def rendered(groups: Sequence[ScoredGroup]) -> tuple[RenderedRecord, ...]:
     """Return the first samples with their prompts as sent to the engines, with special tokens and system prompt."""
     return tuple(
         RenderedRecord(
-            prompt=group.group.prompt.text,
+            prompt=sent(group.group.prompt, group.group.samples_G[0]),
             response=group.group.samples_G[0].text,
             finish_reason=group.group.samples_G[0].finish_reason,
             reward=group.rewards_G[0] if group.rewards_G else None,
@@ -230,6 +230,11 @@ def rendered(groups: Sequence[ScoredGroup]) -> tuple[RenderedRecord, ...]:
         )
         for group in groups[:RENDERED]
     )
+
+
+def sent(prompt: Prompt, sample: Sample) -> str:
+    """Return the prompt of a sample as the engine got it: its group's, or that of an agent's first branch."""
+    return sample.branches[0].text if sample.branches else prompt.text
 
 
 def _mean(values: Sequence[float]) -> float | None:

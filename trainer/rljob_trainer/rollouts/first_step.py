@@ -18,7 +18,7 @@ from rljob_trainer.metrics import Accuracy, LearnerMetrics, Publication
 from rljob_trainer.parts import Learner, Report
 from rljob_trainer.reporting.first_step import LearnerView, checks, rendered
 from rljob_trainer.reporting.records import CheckRecord, RenderedRecord
-from rljob_trainer.samples import ScoredGroup
+from rljob_trainer.samples import ScoredGroup, sequences
 
 Logprobs = Sequence[Sequence[npt.NDArray[np.float32]]]
 """for each data-parallel share and micro-batch: of its response tokens [nats]"""
@@ -104,8 +104,8 @@ def contradictions(groups: Sequence[ScoredGroup], batches: Sequence[StepBatch]) 
     known = {tokens: min(found) for tokens, found in advantages.items() if len(found) == 1}
     pairs = contradicted = 0
     for group in groups:
-        prompt, samples_G = group.group.prompt.tokens_T, group.group.samples_G
-        keys_G = [(*prompt, *sample.tokens_T) for sample in samples_G]
+        firsts = [sequences(group.group.prompt, sample)[0] for sample in group.group.samples_G]
+        keys_G = [(*first.prompt_T, *first.tokens_T) for first in firsts]
         judged = zip(group.rewards_G, keys_G, strict=bool(group.rewards_G))  # without a reward nothing is judged
         scored = [(reward, known[key]) for reward, key in judged if key in known]
         for (reward, advantage), (other_reward, other_advantage) in combinations(scored, 2):

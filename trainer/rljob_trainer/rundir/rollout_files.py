@@ -31,13 +31,16 @@ from rljob_trainer.private_files import PRIVATE
 from rljob_trainer.rundir import names
 from rljob_trainer.rundir.atomic_files import write_atomically
 from rljob_trainer.rundir.retries import PATIENT, Patience
-from rljob_trainer.samples import Group, Prompt, Sample, ScoredGroup, Segment
+from rljob_trainer.samples import Branch, Group, Prompt, Sample, ScoredGroup, Segment
 
 FORMAT, VERSION = "rljob-rollouts", 2
 DIRECTORY = names.ROLLOUTS
 """below a run's directory"""
 PROMPT_FIELDS = ("uid", "question", "text", "tokens_T", "label")
-SAMPLE_FIELDS = tuple(field.name for field in fields(Sample) if field.name != "experts")
+OF_AGENTS = ("branches", "reward")
+"""fields that only samples of agents have"""
+SAMPLE_FIELDS = tuple(field.name for field in fields(Sample) if field.name not in ("experts", *OF_AGENTS))
+BRANCH_FIELDS = tuple(field.name for field in fields(Branch) if field.name != "experts")
 """without the experts of a rollout, which would be most of a file"""
 REWARD_FIELDS = tuple(field.name for field in fields(ScoredGroup) if field.name != "group")
 DIGEST = "xxh3_128"
@@ -182,7 +185,11 @@ def _record(scored: ScoredGroup) -> dict[str, Any]:
 
 def _sample_record(sample: Sample) -> dict[str, Any]:
     segments = [asdict(segment) for segment in sample.segments]
-    return {name: getattr(sample, name) for name in SAMPLE_FIELDS} | {"segments": segments}
+    record = {name: getattr(sample, name) for name in SAMPLE_FIELDS} | {"segments": segments}
+    if sample.branches:
+        branches = [{name: getattr(branch, name) for name in BRANCH_FIELDS} for branch in sample.branches]
+        record |= {"branches": branches, "reward": sample.reward}
+    return record
 
 
 def _group(line: dict[str, Any], prompt: Prompt, where: str) -> ScoredGroup:
@@ -199,10 +206,13 @@ def _group(line: dict[str, Any], prompt: Prompt, where: str) -> ScoredGroup:
 
 
 def _sample(sample: dict[str, Any], where: str) -> Sample:
-    if sample.keys() != set(SAMPLE_FIELDS):  # of a time when samples had other fields
+    if sample.keys() - set(OF_AGENTS) != set(SAMPLE_FIELDS):  # of a time when samples had other fields
         raise DumpError(f"{where}: expected samples with {', '.join(SAMPLE_FIELDS)}, found {', '.join(sample)}")
-    segments = tuple(Segment(**segment) for segment in sample["segments"])
-    return Sample(**{name: _tuples(value) for name, value in (sample | {"segments": segments}).items()})
+    parts = {
+        "segments": tuple(Segment(**segment) for segment in sample["segments"]),
+        "branches": tuple(Branch(**_tuples(branch)) for branch in sample.get("branches", ())),
+    }
+    return Sample(**{name: _tuples(value) for name, value in (sample | parts).items()})
 
 
 def _compressed(content: bytes) -> memoryview:
