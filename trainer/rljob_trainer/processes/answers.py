@@ -21,6 +21,7 @@ TYPES: Mapping[str, type] = {
     "refused": str,
     "scores": list,
     "text": str,
+    "nothing": bool,
     "late": bool,
     "returned": str,
     "length": int,
@@ -28,11 +29,12 @@ TYPES: Mapping[str, type] = {
     "memory": bool,
 }
 """all fields"""
-RESULTS = frozenset({"scores", "text", "late", "returned", "length", "raised"})
+RESULTS = frozenset({"scores", "text", "nothing", "late", "returned", "length", "raised"})
 """of which the answer to a call has one"""
 SCORES = frozenset({"scores", "late", "returned", "length", "raised"})
 TEXT = frozenset({"text", "raised"})
-"""results that a function may have: of a reward, of a tool"""
+ANY = frozenset({"scores", "text", "nothing", "late", "returned", "raised"})
+"""results that a function may have: of a reward, of a tool, of an agent"""
 
 Reply = Mapping[str, Any]
 

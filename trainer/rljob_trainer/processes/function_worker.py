@@ -56,6 +56,12 @@ class Setup:
     """whether it returns a text instead: a tool does"""
     secret_env: tuple[str, ...] = ()
     """variables that it gets although they are named like secrets"""
+    returns_any: bool = False
+    """whether it may return a number, a text or None: an agent may"""
+    field: str = "reward.function"
+    """that names it, for messages"""
+    role: str = "a reward"
+    """what it is, for messages"""
 
 
 class Refused(Exception):  # noqa: N818  # a verdict on the manifest
@@ -108,26 +114,26 @@ def limit(memory_bytes: int) -> None:
 
 def load(setup: Setup) -> Callable[..., Any]:
     """Return the function; raise Refused if there is none, or if it cannot be called in the way rewards are."""
-    name, wanted = setup.function, ", ".join(setup.parameters)
+    name, wanted, field = setup.function, ", ".join(setup.parameters), setup.field
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
-        raise Refused(f"reward.function {name!r}: `module:function` is wanted")
+        raise Refused(f"{field} {name!r}: `module:function` is wanted")
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
         log_traceback(error)
         reason = f"{type(error).__name__}: {error}"
-        raise Refused(f"reward.function {name}: cannot import {module_name}: {reason}") from error
+        raise Refused(f"{field} {name}: cannot import {module_name}: {reason}") from error
     function: Callable[..., Any] | None = getattr(module, attribute, None)
     if not callable(function):
         names = ", ".join(key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
-        raise Refused(f"reward.function {name}: {module_name} has no function {attribute}; it has {names}")
+        raise Refused(f"{field} {name}: {module_name} has no function {attribute}; it has {names}")
     try:
         inspect.signature(function).bind(*setup.parameters)
     except TypeError as error:
-        raise Refused(f"{name} takes {inspect.signature(function)}; a reward takes ({wanted}): {error}") from error
+        raise Refused(f"{name} takes {inspect.signature(function)}; {setup.role} takes ({wanted}): {error}") from error
     except ValueError as error:
-        raise Refused(f"{name} has no signature that can be read; a reward takes ({wanted})") from error
+        raise Refused(f"{name} has no signature that can be read; {setup.role} takes ({wanted})") from error
     return function
 
 
@@ -177,6 +183,8 @@ def received(connection: Connection) -> Call:
 
 def judged(setup: Setup, arguments: Sequence[Any], value: Any) -> Reply:
     """Return the scores that a value stands for, or what is wrong with it; a text as it is, where one is wanted."""
+    if setup.returns_any and (value is None or isinstance(value, str)):
+        return {"nothing": True} if value is None else {"text": value[:LONGEST]}
     if setup.returns_text:
         return {"text": str(value)[:LONGEST]}
     if not setup.by_group:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from rljob_api.credentials import is_secret
 from rljob_trainer.processes import answers, function_worker
-from rljob_trainer.processes.answers import SCORES, TEXT, Reply
+from rljob_trainer.processes.answers import ANY, SCORES, TEXT, Reply
 from rljob_trainer.processes.call_results import FORGED, Asked, CallResults, FailedCall, Result
 from rljob_trainer.processes.function_worker import Setup
 from rljob_trainer.processes.kept_process import LOG_FOLLOWS, KeptProcess, ProcessError
@@ -296,15 +296,22 @@ def start(
             process = KeptProcess(command, variables(os.environ, setup.secret_env), log_file)
             try:
                 connection = accepted(door, process, setup, clock)
-                running = Running(process, connection, TEXT if setup.returns_text else SCORES)
+                running = Running(process, connection, kinds(setup))
                 return introduced(running, setup, alive, clock)
             except BaseException:
                 process.stop()
                 raise
     except ProcessError as error:
-        raise FunctionError(f"reward.function {setup.function}: its process does not start: {error}") from error
+        raise FunctionError(f"{setup.field} {setup.function}: its process does not start: {error}") from error
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def kinds(setup: Setup) -> frozenset[str]:
+    """Return the results that calls may have."""
+    if setup.returns_any:
+        return ANY
+    return TEXT if setup.returns_text else SCORES
 
 
 def accepted(door: socket.socket, process: KeptProcess, setup: Setup, clock: Callable[[], float]) -> Connection:
@@ -319,7 +326,7 @@ def accepted(door: socket.socket, process: KeptProcess, setup: Setup, clock: Cal
         channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval(setup.timeout_s))
         return Connection(channel.detach())
     raise FunctionError(
-        f"reward.function {setup.function}: its process does not start{LOG_FOLLOWS}\n{last_lines(process)}"
+        f"{setup.field} {setup.function}: its process does not start{LOG_FOLLOWS}\n{last_lines(process)}"
     )
 
 
@@ -330,7 +337,7 @@ def timeval(seconds: float) -> bytes:
 
 def introduced(running: Running, setup: Setup, alive: Callable[[], None], clock: Callable[[], float]) -> Running:
     """Send the process what to load, and wait until it has."""
-    name, process = f"reward.function {setup.function}", running.process
+    name, process = f"{setup.field} {setup.function}", running.process
     try:
         running.connection.send_bytes(pickle.dumps((sys.path, *astuple(setup))))
         deadline, message = clock() + START_S, None
