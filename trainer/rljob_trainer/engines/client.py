@@ -61,9 +61,12 @@ class TokenRequest:
     max_new_tokens: int
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
+    json_schema: str | None = None
+    """that the continuation must follow; None: it is free"""
 
     def body(self) -> Json:
         """Return SGLang's form of it."""
+        forced = {} if self.json_schema is None else {"json_schema": self.json_schema}
         return {
             "input_ids": list(self.tokens_T),
             "return_logprob": True,
@@ -75,6 +78,7 @@ class TokenRequest:
                 "max_new_tokens": self.max_new_tokens,
                 "stop": list(self.stop),
                 "stop_token_ids": list(self.stop_token_ids),
+                **forced,
             },
         }
 

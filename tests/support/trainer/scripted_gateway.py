@@ -1,0 +1,41 @@
+"""A gateway whose model follows a script, with one open session."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from openai import OpenAI
+
+from rljob_trainer.gateway.chat import Gateway, Session
+from rljob_trainer.gateway.record import Opening, Settings
+from rljob_trainer.gateway.tree import Turn
+from support.trainer.scripted_model import ScriptedRouter
+
+SETTINGS = Settings("", 1024, 256, 8, 60.0, 10.0, 10.0)
+"""a context of 1024 tokens, of which the model writes 256 in 8 answers"""
+OPENING = Opening("http://router", 0.7, 0.9, 20, ("\n\n",))
+
+
+@dataclass
+class ScriptedGateway:
+    gateway: Gateway
+    session: Session
+    router: ScriptedRouter
+    url: str
+
+    @property
+    def base_url(self) -> str:
+        return f"{self.url}/sessions/{self.session.name}/v1"
+
+    def client(self, key: str | None = None) -> OpenAI:
+        """Return OpenAI's own client."""
+        return OpenAI(base_url=self.base_url, api_key=key or self.session.key, max_retries=0)
+
+    def ask(self, messages: Sequence[Any], **more: Any) -> Any:
+        """Return the answer to messages, as OpenAI's client reads it."""
+        with self.client() as client:
+            return client.chat.completions.create(model="any", messages=messages, **more)  # type: ignore[arg-type]
+
+    @property
+    def turns(self) -> Sequence[Turn]:
+        return self.session.tree.turns
