@@ -255,7 +255,7 @@ class Remote(Section):
     """headers of the request, each with the driver's environment variable that holds its value, for example
     `Authorization: JUDGE_AUTHORIZATION`"""
     headers_from_file: Annotated[dict[str, Text], Field(max_length=20)] = Field(default_factory=dict)
-    """headers of the request, each with the file that holds its value, for example a mounted Secret"""
+    """headers of the request, each with the file that holds its value"""
 
 
 SecretNames = Annotated[tuple[Text, ...], Field(max_length=16)]
@@ -270,33 +270,29 @@ class Judging(Section):
     function: Annotated[Text | None, Facts(slime="custom-rm-path")] = None
     """`module:function` when kind is `Python`: called with (question, response, label, metadata), returns a number"""
     judges: Annotated[Judges, Facts(slime="group-rm")] = Judges.RESPONSE
-    """argument of the function of kind `Python`: one `Response`, or a `Group` with (question, responses, label,
-    metadata) of all responses to a prompt; then it returns a list with one number per response"""
+    """argument of the function of kind `Python`: one `Response`, or all of a prompt (`Group`): (question, responses,
+    label, metadata); then it returns a list of numbers"""
     remote: Remote | None = None
     """the service when kind is `Remote`"""
     threshold: Fraction | None = None
-    """rewards at or above it become 1, others 0; absent: rewards are not changed"""
+    """rewards at or above it become 1, others 0"""
     first_line: bool = False
     """score only the first line of the response, without a final full stop"""
     timeout_seconds: Timeout = TIMEOUT_S
-    """maximum time of one call of kind `Python` or `Math`, or of one request of kind `Remote` [s]"""
+    """of one call of kind `Python` or `Math`, or one request of kind `Remote` [s]"""
     memory_mib: Annotated[int, Field(ge=64, le=2**24)] = MEMORY_MIB
-    """maximum data of the process of kind `Python` or `Math`, RLIMIT_DATA [MiB]; above it, Python raises
-    MemoryError"""
+    """data of the process of kind `Python` or `Math`, RLIMIT_DATA [MiB]"""
     concurrency: Annotated[int, Field(ge=1, le=10_000)] = CONCURRENCY
-    """maximum number of concurrent calls of an `async def` function of kind `Python`, of sandboxes for it, or of
-    concurrent requests of kind `Remote`"""
+    """concurrent calls of an `async def` function of kind `Python`, sandboxes for it, or requests of kind `Remote`"""
     sandbox: Literal["Namespaces"] | None = None
-    """`Namespaces`: each call of a function of kind `Python` runs in a sandbox of the machine, without network, without
-    the run's files and environment, as tools do; for functions that run code of the model. Refused where user
-    namespaces are forbidden, as in most pods. Absent: the function can do what the run can"""
+    """`Namespaces`: calls of a function of kind `Python` run without network, the run's files and environment; for
+    functions that run code of the model. Refused where user namespaces are forbidden, as in most pods. Absent: the
+    function can do what the run can"""
     secret_env: SecretNames = ()
-    """names of environment variables that the function of kind `Python` gets although they are named like secrets, for
-    example OPENAI_API_KEY; other such variables, the run's tokens for example, it does not get"""
+    """environment variables that the function of kind `Python` gets although they are named like secrets"""
     failure_score: float | None = None
-    """reward of a response that `Python`, `Math` or `Remote` fails to score: an exception, no number, timeout or
-    out of memory. Each is logged and counted in `rljob_reward_failures_total`. Absent: the response is left out of its
-    group, and not trained on; see `recovery.lostSamples`"""
+    """reward of a response that `Python`, `Math` or `Remote` fails to score. Absent: the response is not trained on;
+    see `recovery.lostSamples`"""
 
 
 class Part(Judging):
@@ -534,16 +530,15 @@ class Tools(Section):
     max_turns: Annotated[int, Field(ge=1, le=1000)] = 8
     """maximum number of model answers in a sample; a sample that still calls a tool in the last one is truncated"""
     timeout_seconds: Timeout = 10
-    """maximum time of one call [s]; after it, the model gets an error as the result"""
+    """of one call [s]; after it, its result is an error"""
     memory_mib: Annotated[int, Field(ge=64, le=2**24)] = 1024
-    """maximum data of the process of a tool, RLIMIT_DATA [MiB]; above it, the model gets an error as the result"""
+    """data of the process of a tool, RLIMIT_DATA [MiB]; above it, the result is an error"""
     concurrency: Annotated[int, Field(ge=1, le=256)] = 4
-    """maximum number of concurrent calls, each in its own process, or its own pod"""
+    """concurrent calls, each in its own process or pod"""
     sandbox: ToolSandbox | None = None
-    """`Namespaces`: tools run without network, without the run's files and environment, and see no other process;
-    refused where the kernel or the container forbids user namespaces. `Pods`: the same in `concurrency` separate
-    pods, without volumes, tokens and network; only in a cluster. `None`: tools can do what the run can. Absent: `Pods`
-    in a cluster, `Namespaces` elsewhere"""
+    """`Namespaces`: tools run without network, the run's files and environment, and see no other process; refused where
+    user namespaces are forbidden. `Pods`: the same in `concurrency` separate pods; only in a cluster. `None`: tools can
+    do what the run can. Absent: `Pods` in a cluster, `Namespaces` elsewhere"""
     read_only_paths: Annotated[tuple[Text, ...], Field(max_length=16)] = ()
     """files and directories that tools in `Namespaces` can read, besides Python and the modules of `functions`"""
     secret_env: SecretNames = ()
@@ -619,19 +614,16 @@ class Rollout(Section):
     quantization: Annotated[Quantization | None, Facts(SAMPLES)] = None
     """format of the weights of linear layers in engines; absent: that of `training.precision`. `Fp8`: e4m3 with a scale
     for each block of 128 x 128; `Int4`: 4 bits with a scale for each 32 weights of a row. They are quantised from the
-    learner's weights at each publication. Routers, embeddings and the output layer stay in bf16. slime: a checkpoint in
-    FP8 or INT4 for the engines; SGLang: quantization_config of config.json"""
+    learner's weights at each publication. Routers, embeddings and the output layer stay in bf16"""
     router_policy: Annotated[RouterPolicy, Facts(ENGINES, slime="router-policy", router="policy")] = (
         RouterPolicy.CACHE_AWARE
     )
-    """policy of the router. `power_of_two` is not available: it compares loads that are seconds old, but the prompts of
-    a step arrive all at once"""
+    """policy of the router; `power_of_two` would compare loads that are seconds old"""
     request_timeout_seconds: Annotated[Positive, Facts(ENGINES)] = 600
     """maximum wait for one response before it is requested again [s]"""
     generate: Annotated[Text | None, Facts(SAMPLES, slime="custom-generate-function-path")] = None
-    """`module:function` of an `async def` function that makes a multi-turn sample: it gets a conversation, calls the
-    model any number of times, and adds text of the environment, which is not trained on; absent: the model answers
-    once"""
+    """`module:function` of an `async def` function that makes a multi-turn sample: it calls the model any number of
+    times, and adds text that is not trained on; absent: the model answers once"""
     generate_timeout_seconds: Annotated[Timeout, Facts(ENGINES)] = GENERATE_S
     """maximum time of `generate` for one sample, without the time of the model [s]"""
     tools: Annotated[Tools | None, Facts(SAMPLES)] = None
@@ -712,7 +704,7 @@ class Experts(Section):
     """weight of the loss that keeps the routers' logits small; 0: none"""
     bias_update_rate: Annotated[float, Field(ge=0), Facts(megatron="moe-router-bias-update-rate")] = 0.0
     """change of a router's bias after each optimizer step, for each expert: up if it got fewer tokens than the mean of
-    its layer, down if it got more. This balances experts without a loss. 0: the bias stays. Only for models whose
+    its layer, down if it got more. 0: the bias stays. Only for models whose
     routers have a bias (GLM-4.5, DeepSeek-V3)"""
     replay: Annotated[
         Replay | None, Facts(LEARNER | SAMPLES, slime=("use-routing-replay", "use-rollout-routing-replay"))
@@ -749,9 +741,8 @@ class Training(Section):
     virtual_pipeline: Annotated[
         Positive, Facts(slime="num-virtual-stages-per-pipeline-rank", megatron="virtual_pipeline_model_parallel_size")
     ] = 1
-    """chunks of layers that each pipeline stage has, which are not neighbours: with 2 stages and 2 chunks of 8 layers
-    the first stage has layers 1, 2, 5 and 6. Stages wait less for each other, and keep more activations. Only with
-    pipelineParallel above 1"""
+    """chunks of layers that each pipeline stage has: with 2 stages and 2 chunks of 8 layers the first stage has layers
+    1, 2, 5 and 6. Stages wait less for each other, and keep more activations. Only with pipelineParallel above 1"""
     pipeline_layers: Annotated[
         tuple[Positive, ...], Field(max_length=MOST_STAGES), Facts(megatron="pipeline-model-parallel-layout")
     ] = ()
@@ -777,7 +768,7 @@ class Training(Section):
         Facts(megatron=("recompute-granularity", "recompute-method uniform", "recompute-num-layers 1")),
     ] = Recompute.NONE
     """`Full`: keep only the input of each layer, and compute the layer again in the backward pass: much less memory for
-    long samples, about a third more time. `None`: keep all activations. Other ways in
+    long samples, about a third more time. Other ways in
     `extraArgs.megatron`, which comes first"""
     offload: Annotated[bool | None, Facts(LEARNER | ENGINES, slime="offload-train")] = None
     """move the learner out of GPU memory during rollouts. Only Colocated on Gpu; absent: yes there without
@@ -800,9 +791,8 @@ class WeightSync(Section):
     transport: Annotated[Transport | None, Facts(slime="update-weight-transport")] = None
     """`Broadcast`: a collective from the learner to all engines (gloo on Cpu, NCCL on Gpu); `Disk`: through a directory
     that learner and engines share; `Ipc`: engines copy out of the memory of the learner's rank on their GPU, by CUDA
-    IPC; `Delta`: through a shared directory, only what has changed; each machine of engines keeps a copy of the weights
-    in /dev/shm; absent: Broadcast when Disaggregated; when Colocated Ipc on Gpu if each slot of an engine has a rank,
-    otherwise Disk"""
+    IPC; `Delta`: as Disk, only what has changed; machines keep a copy of the weights in /dev/shm; absent: Broadcast
+    when Disaggregated; when Colocated Ipc on Gpu if each slot of an engine has a rank, otherwise Disk"""
     directory: Annotated[Text | None, Facts(slime="update-weight-disk-dir")] = None
     """shared directory of `Disk` or `Delta`; Disk is then the default when Colocated; absent: /dev/shm on one
     machine on Cpu, otherwise a directory below checkpoint.directory"""
@@ -1120,8 +1110,7 @@ class Debug(Section):
     cuda_launch_blocking: bool = False
     """find the kernel of an illegal memory access: ranks and engines run one kernel after the other, engines use
     neither CUDA graphs nor speculative decoding, and a process that fails leaves a core dump of its GPU in `cores/`
-    below `checkpoint.directory`. Much slower. CUDA: CUDA_LAUNCH_BLOCKING=1, CUDA_ENABLE_COREDUMP_ON_EXCEPTION=1;
-    SGLang: --disable-cuda-graph"""
+    below `checkpoint.directory`. Much slower. CUDA: CUDA_LAUNCH_BLOCKING=1"""
 
     @property
     def learner(self) -> bool:
