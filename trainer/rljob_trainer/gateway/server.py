@@ -1,14 +1,16 @@
-"""The gateway's HTTP: `/sessions/ID/v1/chat/completions` for agents, `/sessions` and `/health` for the driver."""
+"""The gateway's HTTP: `/sessions/ID/v1` for agents, `/sessions` and `/health` for the driver."""
 
 import hmac
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import orjson
 from aiohttp import web
 
+from rljob_trainer.gateway import anthropic_messages
 from rljob_trainer.gateway.answers import events, refusal, whole
+from rljob_trainer.gateway.anthropic_messages import message, message_events, messages_request
 from rljob_trainer.gateway.chat import FORBIDDEN, Gateway, Session
 from rljob_trainer.gateway.errors import RequestError
 from rljob_trainer.gateway.record import as_json, opening
@@ -17,7 +19,7 @@ from rljob_trainer.gateway.requests import MOST_BYTES, chat_request
 log = logging.getLogger(__name__)
 
 MODEL = "model"
-HERE = "/v1/chat/completions and /v1/models are here"
+HERE = "/v1/chat/completions, /v1/messages and /v1/models are here"
 ADMIN = web.AppKey("admin", str)
 GATEWAY = web.AppKey("gateway", Gateway)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -31,6 +33,7 @@ def application(gateway: Gateway, admin_key: str) -> web.Application:
     app.router.add_post("/sessions", _open)
     app.router.add_delete("/sessions/{session}", _close)
     app.router.add_post("/sessions/{session}/v1/chat/completions", _complete)
+    app.router.add_post("/sessions/{session}/v1/messages", _message)
     app.router.add_get("/sessions/{session}/v1/models", _models)
     app.router.add_get("/sessions/{session}/v1/models/{model}", _model)
     return app
@@ -38,16 +41,18 @@ def application(gateway: Gateway, admin_key: str) -> web.Application:
 
 @web.middleware
 async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Give every error the form that clients of OpenAI know."""
+    """Give every error the form that the client knows."""
     try:
         return await handler(request)
     except RequestError as error:
-        log.info("action=refuse status=%d reason=%s", error.status, error)
-        return _json(refusal(error), error.status)
+        refused = error
     except web.HTTPRequestEntityTooLarge:
-        return _json(refusal(RequestError(f"the body is larger than {MOST_BYTES} bytes", status=413)), 413)
+        refused = RequestError(f"the body is larger than {MOST_BYTES} bytes", status=413)
     except web.HTTPException as error:
-        return _json(refusal(RequestError(f"{request.path} is not here; {HERE}", status=error.status)), error.status)
+        refused = RequestError(f"{request.path} is not here; {HERE}", status=error.status)
+    log.info("action=refuse status=%d reason=%s", refused.status, refused)
+    form = anthropic_messages.refusal if request.path.endswith("/messages") else refusal
+    return _json(form(refused), refused.status)
 
 
 async def _health(request: web.Request) -> web.Response:
@@ -70,11 +75,24 @@ async def _complete(request: web.Request) -> web.StreamResponse:
     session = _session(request)
     asked = chat_request(await _body(request))
     completion = await request.app[GATEWAY].complete(session, asked)
-    if not asked.stream:
-        return _json(whole(completion, asked))
+    if asked.stream:
+        return await _stream(request, events(completion, asked))
+    return _json(whole(completion, asked))
+
+
+async def _message(request: web.Request) -> web.StreamResponse:
+    session = _session(request)
+    asked = messages_request(await _body(request))
+    completion = await request.app[GATEWAY].complete(session, asked)
+    if asked.stream:
+        return await _stream(request, message_events(completion))
+    return _json(message(completion))
+
+
+async def _stream(request: web.Request, written: Iterable[bytes]) -> web.StreamResponse:
     answer = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
     await answer.prepare(request)
-    for event in events(completion, asked):
+    for event in written:
         await answer.write(event)
     await answer.write_eof()
     return answer
@@ -104,7 +122,8 @@ def _require_driver(request: web.Request) -> None:
 
 
 def _key(request: web.Request) -> str:
-    return request.headers.get("Authorization", "").removeprefix("Bearer ")
+    given = request.headers
+    return given.get("Authorization", "").removeprefix("Bearer ") or given.get("X-Api-Key", "")
 
 
 async def _body(request: web.Request) -> Any:
