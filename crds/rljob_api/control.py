@@ -277,8 +277,9 @@ class Progress(Message):
     goodput: Goodput | None = None
     """None: no step is finished"""
     losses: dict[str, int] = Field(default_factory=dict)
-    """what the whole run has lost to the world around it, by cause: samples (`Generate`, `Refused`, `Judge`, `Group`)
-    and operations on files that were repeated (`Storage`) or left for later (`Cleaning`)"""
+    """what the whole run has lost to the world around it, by cause: samples (`Agent`, `AgentTimeout`, `Generate`,
+    `Refused`, `Judge`, `Group`), and operations on files that were repeated (`Storage`) or left for later
+    (`Cleaning`)"""
 
 
 class SavedCheckpoint(Message):

@@ -545,6 +545,36 @@ class Tools(Section):
     """names of environment variables that tools get with `sandbox: None` although they are named like secrets"""
 
 
+class Branches(StrEnum):
+    ALL = "All"
+    LAST = "Last"
+
+
+class Agent(Section):
+    """An agent that speaks to the model as to OpenAI."""
+
+    function: Text
+    """`module:function`, `async def`, of (task, base_url, api_key); returns a reward, or what is judged"""
+    branches: Branches = Branches.ALL
+    """branches of a session to train on; `Last`: that of its last answer"""
+    max_turns: Annotated[int, Field(ge=1, le=10_000)] = 64
+    """answers of the model in a session"""
+    timeout_seconds: Timeout = 1800
+    """of a session [s]"""
+    concurrency: Annotated[int, Field(ge=1, le=2048)] = 128
+    """sessions at once"""
+    processes: Annotated[int, Field(ge=1, le=64)] = 4
+    """that sessions share"""
+    memory_mib: Annotated[int, Field(ge=64, le=2**24)] = 4096
+    """of each process [MiB]"""
+    tool_parser: Text | None = None
+    """SGLang's, such as `qwen25`; absent: calls are text"""
+    reasoning_parser: Text | None = None
+    """SGLang's, such as `qwen3`; absent: reasoning is text"""
+    secret_env: SecretNames = ()
+    """as of `tools`"""
+
+
 class Async(Section):
     """Rollouts that run while the learner trains, with bounded staleness."""
 
@@ -626,10 +656,12 @@ class Rollout(Section):
     times, and adds text that is not trained on; absent: the model answers once"""
     generate_timeout_seconds: Annotated[Timeout, Facts(ENGINES)] = GENERATE_S
     """maximum time of `generate` for one sample, without the time of the model [s]"""
+    agent: Annotated[Agent | None, Facts(SAMPLES)] = None
+    """makes samples with a client of OpenAI; absent: none"""
     tools: Annotated[Tools | None, Facts(SAMPLES)] = None
     """functions that the model can call, in several turns; absent: none"""
     overflow: Annotated[Literal["Truncate", "Drop"], Facts(SAMPLES)] = "Truncate"
-    """treatment of a sample of `generate` or `tools` that exceeds the context: `Truncate`: it ends there and is
+    """treatment of a sample of several turns that exceeds the context: `Truncate`: it ends there and is
     trained on; `Drop`: it is not trained on, but its reward counts in its group"""
     asynchronous: Annotated[Async | None, Facts(LEARNER | SAMPLES)] = Field(default=None, alias="async")
     """make the samples of later steps while the learner trains; needs placement Disaggregated. Absent: each step

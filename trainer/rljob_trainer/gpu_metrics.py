@@ -142,5 +142,11 @@ class LostMetrics:
         counter="rljob_storage_errors",
         tag="perf/storage_errors",
     )
+    agent_restarts: int = metric(
+        "Trajectories of agents that were started again after a failure",
+        default=0,
+        counter="rljob_agent_restarts",
+        tag="rollout/agent_restarts",
+    )
     losses: Mapping[str, int] = field(default_factory=dict)
-    """the same by cause, see `losses.Cause`"""
+    """what was lost by cause, see `losses.Cause`"""

@@ -45,7 +45,7 @@ ENGINES = (
     ),
 )
 
-other_way = when(has(rollout.generate), "generate", "tools")
+other_way = when(has(rollout.generate), "generate", when(has(rollout.tools), "tools", "agent"))
 AHEAD = (
     requires(
         ahead,
@@ -55,7 +55,7 @@ AHEAD = (
     ),
     requires(
         ahead,
-        ~has(ahead) | ~has(rollout.generate) & ~has(rollout.tools),
+        ~has(ahead) | ~has(rollout.generate) & ~has(rollout.tools) & ~has(rollout.agent),
         f"cannot be combined with spec.rollout.{other_way}: weights would change between two answers of a sample"
         "; nearest valid: leave it out",
     ),

@@ -162,7 +162,7 @@ def reward_parts(spec: Spec) -> Iterator[Problem]:
 RULES = (
     requires(
         reward.kind,
-        is_sft | (kind != "") | (size(reward.parts) > 0),
+        any_of(is_sft, kind != "", size(reward.parts) > 0, has(SPEC.rollout.agent)),
         "is missing; set it, or spec.reward.parts for several rewards",
         shows=False,
     ),

@@ -104,7 +104,7 @@ def reporting_engines(spec: Spec) -> Iterator[Problem]:
         yield Problem("spec.extraArgs.sglang.speculative-algorithm", algorithm, rule)
 
 
-IN_SEVERAL_STEPS = {"generate_timeout_seconds": ("generate",), "overflow": ("generate", "tools")}
+IN_SEVERAL_STEPS = {"generate_timeout_seconds": ("generate",), "overflow": ("generate", "tools", "agent")}
 """fields that only samples in several steps read, and what makes such samples"""
 SEVERAL_STEPS = (
     requires(
@@ -170,6 +170,25 @@ def tool_functions(spec: Spec) -> Iterator[Problem]:
             yield Problem(path, given, "is in the list already")
 
 
+@only_in_python("the CRD has no room for all that kubectl apply would keep of it")
+def agents(spec: Spec) -> Iterator[Problem]:
+    agent = spec.rollout.agent
+    if agent is None:
+        return
+    if not FUNCTION.fullmatch(agent.function):
+        rule = "is not of the form module:function"
+        yield Problem("spec.rollout.agent.function", agent.function, rule, with_colon(agent.function))
+    if spec.rollout.generate is not None or spec.rollout.tools is not None:
+        other = "generate" if spec.rollout.generate is not None else "tools"
+        rule = f"would not run: spec.rollout.{other} makes the samples; leave one of them out"
+        yield Problem("spec.rollout.agent", ABSENT, rule)
+    if not spec.data.chat_template:
+        yield Problem("spec.data.chatTemplate", False, "leaves the messages of spec.rollout.agent unrendered", "true")
+    if spec.reward.parts:
+        rule = "cannot be combined with spec.rollout.agent, which may return the whole reward"
+        yield Problem("spec.reward.parts", ABSENT, rule, "one spec.reward.kind")
+
+
 RULES = (
     *LENGTHS,
     *SEVERAL_STEPS,
@@ -178,6 +197,7 @@ RULES = (
     quantised_gpus,
     reporting_engines,
     tool_functions,
+    agents,
     requires(
         rollout.sampling.top_k,
         rollout.sampling.top_k != 0,

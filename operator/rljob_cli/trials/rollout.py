@@ -19,12 +19,13 @@ from rljob_trainer.data.packages import ModelError, cache_directory, checkpoint
 from rljob_trainer.engines.client import EngineError, EngineRefusedError
 from rljob_trainer.engines.key import KEY_VARIABLE
 from rljob_trainer.engines.served import EngineStartError
+from rljob_trainer.gateway.client import GatewayError
 from rljob_trainer.generator import GenerationFailedError, RolloutTimeoutError
 from rljob_trainer.rewards.errors import RewardError
 from rljob_trainer.rewards.factory import RewardContext, rewards
 
 WRONG = (DataError, ModelError, RewardError, GenerateError, EngineRefusedError)
-GONE = (EngineError, EngineStartError, GenerationFailedError, RolloutTimeoutError)
+GONE = (EngineError, EngineStartError, GatewayError, GenerationFailedError, RolloutTimeoutError)
 
 
 def test(job: RLJob, rows: int, samples: int, greedy: bool, url: str | None, output: Output) -> Exit:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import accumulate
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -11,6 +12,8 @@ from rich.text import Text
 
 from rljob_cli.trials.reward_view import number
 from rljob_trainer.assembly.rollout_trial import RolloutTrial, Tried
+from rljob_trainer.reporting.first_step import sent
+from rljob_trainer.samples import Branch, Sample
 
 AUTHORS = {True: "model", False: "environment"}
 
@@ -25,7 +28,7 @@ def record(tried: Tried) -> dict[str, Any]:
     sample = tried.sample
     return {
         **asdict(tried.verdict),
-        "prompt": tried.prompt.text,
+        "prompt": sent(tried.prompt, sample),
         "segments": [{"author": author, "tokens": tokens, "text": text} for author, tokens, text in pieces(tried)],
         "finish_reason": sample.finish_reason,
         "trained_tokens": sample.num_trained,
@@ -57,7 +60,7 @@ def conversation(tried: Tried) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    table.add_row(Text("prompt", style="dim"), Text(visible(tried.prompt.text), style="dim"))
+    table.add_row(Text("prompt", style="dim"), Text(visible(sent(tried.prompt, tried.sample)), style="dim"))
     for author, _, text in pieces(tried):
         style = "" if author == AUTHORS[True] else "dim"
         table.add_row(Text(author, style=style), Text(visible(text), style=style))
@@ -65,12 +68,22 @@ def conversation(tried: Tried) -> Table:
 
 
 def pieces(tried: Tried) -> Iterator[tuple[str, int, str]]:
-    """Yield who wrote how many tokens, and their text."""
+    """Yield who wrote how many tokens, and their text; `branch` has the prompt of an agent's further branch."""
     sample = tried.sample
     if not sample.segments:
         yield AUTHORS[True], len(sample.tokens_T), sample.text
+    begins, begin = branch_begins(sample), 0
     for segment in sample.segments:
+        if begin in begins:
+            yield "branch", len(begins[begin].prompt_T), begins[begin].text
         yield AUTHORS[segment.by_model], segment.length, segment.text
+        begin += segment.length
+
+
+def branch_begins(sample: Sample) -> dict[int, Branch]:
+    """Return the branches of an agent's sample after the first, by their places among its tokens."""
+    places = accumulate((branch.length for branch in sample.branches), initial=0)
+    return dict(list(zip(places, sample.branches, strict=False))[1:])
 
 
 def failures(tried: Tried) -> Iterator[str]:

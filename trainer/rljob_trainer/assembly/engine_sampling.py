@@ -9,9 +9,11 @@ from pathlib import Path
 from rljob_api import control
 from rljob_api.control import EngineStatus
 from rljob_api.sections import Async
+from rljob_trainer.agents.workers import try_to_load
+from rljob_trainer.assembly.agents import StartedAgents, start_agents
 from rljob_trainer.assembly.fleet import Fleet, start_fleet
 from rljob_trainer.assembly.foundation import Foundation
-from rljob_trainer.assembly.settings import updates
+from rljob_trainer.assembly.settings import patience_s, updates
 from rljob_trainer.assembly.stages import Learning, Material
 from rljob_trainer.conversations import factory as conversations
 from rljob_trainer.conversations.function import Function
@@ -26,7 +28,9 @@ from rljob_trainer.engines.placement import Slots
 from rljob_trainer.generator import Generator
 from rljob_trainer.learners.group import LearnerGroup
 from rljob_trainer.parts import Evaluation, Sampled, Weights
-from rljob_trainer.rewards.factory import RewardContext, Rewards, rewards
+from rljob_trainer.parts import Rewards as Scoring
+from rljob_trainer.rewards.factory import RewardContext, rewards
+from rljob_trainer.rewards.given import GivenRewards
 from rljob_trainer.rollouts.asynchronous import AsyncRollouts
 from rljob_trainer.rollouts.evaluation import HeldOut, NoHeldOut, with_sets
 from rljob_trainer.rollouts.sampler import Sampler
@@ -44,18 +48,19 @@ class EngineSource:
     """Rewards and the generate function, loaded; no engine runs."""
 
     foundation: Foundation
-    rewards: Rewards
+    rewards: Scoring
     function: Function | None
     """what makes samples in several steps; None: the model answers once"""
 
     def start(self, material: Material, slots: Slots) -> "EngineSampling":
         """Start router and engines; return without waiting for them."""
         fleet = start_fleet(self.foundation, material, slots)
-        return EngineSampling(self.foundation, material, self.rewards, self.function, fleet)
+        agents = start_agents(self.foundation, material, fleet.key)
+        return EngineSampling(self.foundation, material, self.rewards, self.function, fleet, agents)
 
 
 def engine_source(foundation: Foundation, model: Path, data: Dataset) -> EngineSource:
-    """Load rewards and the generate function. Raises RewardError and GenerateError."""
+    """Load rewards and the function that makes samples. Raises RewardError and GenerateError."""
     spec, stack = foundation.spec, foundation.stack
     context = RewardContext(
         log=foundation.directory / control.REWARD_LOG,
@@ -66,9 +71,12 @@ def engine_source(foundation: Foundation, model: Path, data: Dataset) -> EngineS
         outage=foundation.outage,
     )
     loaded = rewards(spec.reward, context, stack)
+    scoring: Scoring = loaded if spec.rollout.agent is None else GivenRewards(loaded)
     log_file, beat = foundation.directory / "logs" / "tools.log", foundation.status_store.beat
     function = conversations.function(spec, log_file, stack, foundation.environ, foundation.losses, beat)
-    return EngineSource(foundation, loaded, function)
+    if spec.rollout.agent is not None:
+        try_to_load(spec.rollout.agent, foundation.directory / "logs" / "agents.log", beat)
+    return EngineSource(foundation, scoring, function)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +85,26 @@ class EngineSampling:
 
     foundation: Foundation
     material: Material
-    rewards: Rewards
+    rewards: Scoring
     function: Function | None
     fleet: Fleet
+    agents: StartedAgents | None
 
     def wait_until_ready(self) -> None:
         """Return when router and engines have started. Raises EngineStartError."""
-        self.fleet.started.result(self.foundation.spec.recovery.start_timeout_seconds + START_MARGIN_S)
+        longest_s = self.foundation.spec.recovery.start_timeout_seconds + START_MARGIN_S
+        self.fleet.started.result(longest_s)
+        if self.agents is not None:
+            self.agents.started.result(longest_s)
 
     def engines(self) -> Sequence[EngineStatus]:
         """Return the state of each engine."""
         return self.fleet.pool.snapshot()
 
     def watchers(self) -> Sequence[Awaitable[None]]:
-        """Return what restarts the router when it ends."""
-        return (self.fleet.router.keep(self.fleet.pool.serving_urls),)
+        """Return what restarts the router and the gateways when they end."""
+        gateways = () if self.agents is None else (self.agents.agents.gateways.keep(),)
+        return (self.fleet.router.keep(self.fleet.pool.serving_urls), *gateways)
 
     def sampled(self, scheduler: PromptScheduler, learning: Learning) -> Sampled:
         """Publish the first weights; return rollouts, rewards, weights and evaluation."""
@@ -151,18 +164,21 @@ class EngineSampling:
 
     def _sampler(self, router: Generates, publisher: Publisher, learner: LearnerGroup) -> Sampler:
         spec, beat = self.foundation.spec, self.foundation.status_store.beat
-        # A prompt may outlive an engine: time for two answers and a restart between them.
-        patience_s: float = 2 * spec.rollout.request_timeout_seconds + spec.recovery.start_timeout_seconds
+        longest_s = patience_s(spec)
         outage = self.foundation.outage
         generator: Generator = RouterGenerator(router, spec.rollout.request_timeout_seconds)
         if self.function is not None:
             model, client = self.material.model, self.fleet.client
             generator = conversations.function_generator(
-                self.function, spec, model, client, patience_s, beat, self.foundation.stack, outage(self.function.name)
+                self.function, spec, model, client, longest_s, beat, self.foundation.stack, outage(self.function.name)
             )
-            patience_s = math.inf  # a prompt takes as many answers as it takes: the generator watches the engines
+            longest_s = math.inf  # a prompt takes as many answers as it takes: the generator watches the engines
+        if self.agents is not None:
+            made, losses = self.agents.agents, self.foundation.losses
+            generator = made.generator(self.fleet.client, outage(made.workers.name), losses, beat)
+            longest_s = math.inf  # as above: the gateways watch the engines
         answers = outage("the answer of the engines")
-        return Sampler(generator, patience_s, lambda: publisher.version, beat, learner.check, outage=answers)
+        return Sampler(generator, longest_s, lambda: publisher.version, beat, learner.check, outage=answers)
 
     def _evaluation(self, sampler: Sampler) -> Evaluation:
         spec, data = self.foundation.spec, self.material.data

@@ -7,7 +7,7 @@ order book ─► PoolCommands ─► EnginePool ─► Health ─► status and
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import aiohttp
@@ -54,6 +54,8 @@ class Fleet:
     """of all engines that there are or have been"""
     started: "Future[None]"
     catch_up: CatchUp
+    key: str = field(repr=False)
+    """that router and engines demand"""
     sharing: LeavingLearner | None
     """None: the learner stays where it is"""
 
@@ -88,7 +90,7 @@ def start_fleet(foundation: Foundation, material: Material, slots: Slots) -> Fle
     foundation.commands.connect(pool)
     stack.callback(lambda: background.run(router.stop(), timeout_s=30))
     stack.callback(lambda: background.run(pool.stop(), timeout_s=60))
-    return Fleet(router, pool, hosts, background.submit(_both(router.start(), pool.start())), catch_up, sharing)
+    return Fleet(router, pool, hosts, background.submit(_both(router.start(), pool.start())), catch_up, key, sharing)
 
 
 def _command(foundation: Foundation, material: Material) -> EngineCommand:

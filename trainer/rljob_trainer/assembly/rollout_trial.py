@@ -1,6 +1,6 @@
 """Makes samples for the first rows of a manifest's data, and judges them: what `rljob rollout test` shows.
 
-rows ─► prompts ─► engine, or a function and the engine ─► samples ─► every part of the reward
+rows ─► prompts ─► engine, or a function or agent and the engine ─► samples ─► every part of the reward
 
 One engine with the weights of `model.checkpoint`, started for it, or any that runs already.
 """
@@ -12,9 +12,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rljob_api.sections import Sampling, Spec
+from rljob_api.sections import Agent, Sampling, Spec
+from rljob_trainer.agents.factory import agents
+from rljob_trainer.agents.workers import try_to_load
 from rljob_trainer.assembly.reward_trial import Verdict, trial
 from rljob_trainer.conversations import factory as conversations
+from rljob_trainer.conversations.factory import Apart
 from rljob_trainer.data.render import Renderer
 from rljob_trainer.data.sources import questions
 from rljob_trainer.data.tokenizer import load_tokenizer
@@ -24,6 +27,7 @@ from rljob_trainer.engines.command import engine_command
 from rljob_trainer.engines.generation import RouterGenerator
 from rljob_trainer.engines.key import new_key
 from rljob_trainer.generator import Generator
+from rljob_trainer.reporting.losses import Losses
 from rljob_trainer.rewards.factory import Rewards
 from rljob_trainer.rundir.cores import make_place
 from rljob_trainer.samples import Group, Prompt, Sample
@@ -98,16 +102,38 @@ def groups(
             generator = conversations.function_generator(
                 function, spec, model, client, PATIENCE_S, alive=lambda: None, stack=stack
             )
+        if spec.rollout.agent is not None:
+            generator = _agents(spec, spec.rollout.agent, model, client, apart, log.parent, stack)
         return apart.loop.run(_groups(generator, asked, spec.rollout.sampling, samples, greedy), timeout_s=None)
+
+
+def _agents(
+    spec: Spec, agent: Agent, model: Path, client: RouterClient, apart: Apart, logs: Path, stack: ExitStack
+) -> Generator:
+    """Start what the agent needs; `stack` ends it."""
+    try_to_load(agent, logs / "agents.log", lambda: None)
+    made = agents(spec, agent, model, apart.session, client.key, PATIENCE_S, logs)
+    stack.callback(lambda: apart.loop.run(made.stop(), timeout_s=PATIENCE_S))
+    apart.loop.run(made.start(), timeout_s=None)
+    return made.generator(client, None, Losses(), lambda: None)
 
 
 def judged(rewards: Rewards, made: Sequence[Group]) -> RolloutTrial:
     """Return the samples with what the reward says. Raises RewardError where it cannot be computed at all."""
-    texts = [[sample.text for sample in group.samples_G] for group in made]
+    texts = [[sample.text for sample in group.samples_G if sample.reward is None] for group in made]
     done = trial(rewards, [group.prompt for group in made], texts)
-    samples = [(group.prompt, sample) for group in made for sample in group.samples_G]
-    tried = [Tried(*each, verdict) for each, verdict in zip(samples, done.verdicts, strict=True)]
+    verdicts = iter(done.verdicts)
+    tried = [
+        Tried(group.prompt, sample, next(verdicts) if sample.reward is None else given(row, group.prompt, sample))
+        for row, group in enumerate(made)
+        for sample in group.samples_G
+    ]
     return RolloutTrial(tuple(tried), done.run_would_end)
+
+
+def given(row: int, prompt: Prompt, sample: Sample) -> Verdict:
+    """Return the verdict of an agent on its own sample."""
+    return Verdict(row, prompt.question, prompt.label, sample.text, {}, {}, sample.reward)
 
 
 async def _groups(

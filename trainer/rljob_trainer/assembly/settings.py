@@ -165,6 +165,11 @@ def learner_environment(spec: Spec, directory: Path) -> dict[str, Any]:
     return {"runtime_env": {"env_vars": NCCL | cuda_debugging(spec, directory)}}
 
 
+def patience_s(spec: Spec) -> float:
+    """Return the longest time without an answer of any engine [s]: for two answers and a restart between them."""
+    return 2 * spec.rollout.request_timeout_seconds + spec.recovery.start_timeout_seconds
+
+
 def router_settings(spec: Spec) -> RouterSettings:
     """Return what the manifest says about the router."""
     return RouterSettings(

@@ -69,6 +69,8 @@ def made_by(rollout: Rollout) -> Mapping[str, Any]:
     ways: dict[str, Any] = {"spec.rollout.generate": rollout.generate}
     if rollout.tools is not None:
         ways["spec.rollout.tools"] = rollout.tools.model_dump(mode="json", by_alias=True)
+    if rollout.agent is not None:
+        ways["spec.rollout.agent"] = rollout.agent.model_dump(mode="json", by_alias=True)
     chosen = {name: way for name, way in ways.items() if way is not None}
     return chosen | {"spec.rollout.overflow": rollout.overflow} if chosen else {}
 

@@ -4,5 +4,5 @@ agent ─► server ─► requests ─► chat ─► tree: which turns are kno
                                 │                                          │
                                 ◄── answers ◄── parsing ◄── router ◄────────
 
-It runs in processes of its own, `process.py`; the driver opens and closes sessions in them through `client.py`.
+It runs in separate processes, `process.py`; the driver opens and closes sessions in them through `client.py`.
 """

@@ -72,7 +72,7 @@ def refusal(error: RequestError) -> Json:
 
 
 def _messages(given: Any, where: str) -> list[Json]:
-    """Return a message as those of chat completions: results of tools are messages of their own."""
+    """Return a message as those of chat completions: each result of a tool becomes another message."""
     if not isinstance(given, dict):
         raise RequestError(f"{where} is not an object", where)
     content = given.get("content")

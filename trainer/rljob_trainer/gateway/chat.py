@@ -249,7 +249,7 @@ class Gateway:
         return Choice(parsed, ids, turn.finish_reason, turn.logprobs_T, tokens)
 
     def _forget(self) -> None:
-        """Drop sessions that nobody has closed in their time."""
+        """Drop sessions that were not closed in their time."""
         now = self._clock()
         for name in [name for name, session in self._sessions.items() if session.ends < now]:
             log.warning("action=forget session=%s", name)

@@ -45,6 +45,8 @@ def functions(spec: Spec) -> Iterator[tuple[str, str]]:
             yield f"{path}.function", judging.function
     if spec.rollout.generate:
         yield "spec.rollout.generate", spec.rollout.generate
+    if spec.rollout.agent:
+        yield "spec.rollout.agent.function", spec.rollout.agent.function
     for index, tool in enumerate(spec.rollout.tools.functions if spec.rollout.tools else ()):
         if tool not in TOOLS:
             yield f"spec.rollout.tools.functions[{index}]", tool

@@ -142,7 +142,8 @@ def ignored(spec: Spec, rows: Rows) -> Iterator[Problem]:
     if rows.media:
         rule = "images, videos and audio are not used: models are trained on text alone"
         yield about(rows, [place for place, _ in rows.media], f"has {rows.media[0][1]}; {rule}")
-    if rows.tools and spec.rollout.generate is None:  # a function of the user's own gets the row
+    has_function = spec.rollout.generate is not None or spec.rollout.agent is not None
+    if rows.tools and not has_function:  # a function of the user's own gets the row
         rule = "tools of a row are not used: the model does not see them"
         if not spec.is_sft:
             rule += "; spec.rollout.tools.functions names what it may call"

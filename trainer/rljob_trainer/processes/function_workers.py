@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, S
 from dataclasses import astuple, dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import MappingProxyType
 
 from rljob_api.credentials import is_secret
 from rljob_trainer.processes import answers, function_worker
@@ -284,8 +285,12 @@ def start(
     log_file: Path,
     alive: Callable[[], None],
     clock: Callable[[], float] = time.monotonic,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Running:
-    """Start a process, and have it load the function. Raises FunctionError."""
+    """Start a process, and have it load the function. Raises FunctionError.
+
+    `environment` are variables that it gets beside ours.
+    """
     directory = tempfile.mkdtemp(prefix="rljob-")  # short and private: it holds a unix socket
     try:
         with socket.socket(socket.AF_UNIX) as door:
@@ -293,7 +298,8 @@ def start(
             door.listen(1)
             door.settimeout(LOOK_S)
             command = [sys.executable, "-u", function_worker.__file__, f"{directory}/reward"]
-            process = KeptProcess(command, variables(os.environ, setup.secret_env), log_file)
+            changes = {**variables(os.environ, setup.secret_env), **environment}
+            process = KeptProcess(command, changes, log_file)
             try:
                 connection = accepted(door, process, setup, clock)
                 running = Running(process, connection, kinds(setup))

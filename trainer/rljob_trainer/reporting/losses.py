@@ -34,6 +34,10 @@ class AwayError(RunError, RuntimeError):
 class Cause(StrEnum):
     """What was lost, and to whom."""
 
+    AGENT = "Agent"
+    """trajectories whose agent failed"""
+    AGENT_TIMEOUT = "AgentTimeout"
+    """trajectories whose agent did not end in its time"""
     GENERATE = "Generate"
     """samples that a generate function, its environment or its tools did not make"""
     REFUSED = "Refused"
@@ -57,6 +61,7 @@ class Losses:
         self._counts: Counter[str] = Counter()
         self._waits: dict[object, str] = {}
         self._last: Exception | None = None
+        self._restarts = 0
         self._waited_s, self._waits_since = 0.0, 0.0
 
     def note(self, cause: Cause, number: int = 1, error: Exception | None = None) -> None:
@@ -64,6 +69,11 @@ class Losses:
         with self._lock:
             self._counts[cause.value] += number
             self._last = error or self._last
+
+    def restarted(self) -> None:
+        """Count a trajectory of an agent that is started again."""
+        with self._lock:
+            self._restarts += 1
 
     @property
     def last(self) -> Exception | None:
@@ -75,7 +85,10 @@ class Losses:
         """Return what was lost since the last call, as metrics of a step."""
         counts = self.take()
         storage = sum(counts.get(cause, 0) for cause in (Cause.STORAGE, Cause.CLEANING))
-        return LostMetrics(lost_samples=sum(counts.values()) - storage, storage_errors=storage, losses=counts)
+        with self._lock:
+            restarts, self._restarts = self._restarts, 0
+        lost = sum(counts.values()) - storage
+        return LostMetrics(lost_samples=lost, storage_errors=storage, losses=counts, agent_restarts=restarts)
 
     def take(self) -> Mapping[str, int]:
         """Return what was lost since the last call, by cause."""

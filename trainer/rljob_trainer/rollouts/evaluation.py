@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 from rljob_api.sections import EvaluationSet, Sampling
 from rljob_trainer.metrics import Accuracy
+from rljob_trainer.parts import Rewards
 from rljob_trainer.processes.background import Background
-from rljob_trainer.rewards.factory import Rewards
 from rljob_trainer.rollouts.sampler import Sampler
 from rljob_trainer.samples import Prompt, ScoredGroup
 

@@ -1,0 +1,139 @@
+"""A closed session as a sample: each branch that counts is a sequence to train on. Pure.
+
+    turns   0 ─► 1 ─► 2          branches   prompt of 0 │ 0 1 2
+                 └──► 3                     prompt of 0, 0, 1 │ 3
+            4                               prompt of 4 │ 4
+
+What the model wrote is trained on once: a branch that shares turns with an earlier one has them in its prompt.
+
+Axes: T tokens.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, groupby
+
+from rljob_api.sections import Branches
+from rljob_trainer.agents.outcome import Failed, Outcome, Returned
+from rljob_trainer.conversations.errors import GenerateError, TooSlowError
+from rljob_trainer.gateway.record import Record
+from rljob_trainer.gateway.tree import Turn, leaves, path
+from rljob_trainer.generator import GenerationFailedError, RolloutTimeoutError
+from rljob_trainer.samples import Branch, Sample, Segment
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """What of a session is trained on."""
+
+    branches: Branches
+    drop_outgrown: bool
+    """whether a sample that exceeds the context is left out"""
+    judged: bool
+    """whether the job has a reward; else the agent must give one"""
+
+
+def trajectory(ended: Outcome, record: Record, counting: Counting) -> Sample:
+    """Return the sample of a session and of how its agent ended.
+
+    An agent that ended because its session had reached a limit has not failed. Raises RolloutTimeoutError where no
+    engine answered, GenerationFailedError where the weights have changed meanwhile, TooSlowError where the agent was
+    late, and GenerateError where it has failed otherwise.
+    """
+    if record.away is not None:
+        raise RolloutTimeoutError(record.away)
+    if isinstance(ended, Failed) and (record.over is None or ended.is_late):
+        refused = f"; its first refused request: {record.first_refusal}" if record.refused else ""
+        raise (TooSlowError if ended.is_late else GenerateError)(ended.reason + refused)
+    if not any(turn.tokens_T for turn in record.turns):
+        raise GenerateError("never got an answer of the model")
+    if len({turn.version for turn in record.turns}) > 1:
+        raise GenerationFailedError("the weights have changed between two answers")
+    returned = ended if isinstance(ended, Returned) else Returned()
+    if returned.reward is None and not counting.judged:
+        raise GenerateError("returned no reward, and there is no spec.reward to judge its session")
+    return _sample(record, returned, counting)
+
+
+def _sample(record: Record, returned: Returned, counting: Counting) -> Sample:
+    last = record.turns[-1]
+    parts = list(parted(record.turns, counting.branches))
+    turns = [*chain.from_iterable(part.stretches for part in parts)]
+    return Sample(
+        tokens_T=tuple(token for each in turns for token in each.tokens_T),
+        logprobs_T=tuple(logprob for each in turns for logprob in each.logprobs_T),
+        text=session_text(record.turns) if returned.text is None else returned.text,
+        version=last.version,
+        finish_reason="length" if record.over is not None else last.finish_reason,
+        engine=last.engine,
+        segments=tuple(Segment(len(each.tokens_T), each.text, each.by_model) for each in turns),
+        dropped=record.over == "context" and counting.drop_outgrown,
+        branches=tuple(part.branch for part in parts),
+        reward=returned.reward,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Tokens of one author."""
+
+    tokens_T: tuple[int, ...]
+    logprobs_T: tuple[float, ...]
+    text: str
+    by_model: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A branch, and who wrote it."""
+
+    branch: Branch
+    stretches: tuple[Stretch, ...]
+
+
+def parted(turns: Sequence[Turn], counted: Branches) -> Iterator[Part]:
+    """Yield the branches that count, in the order of their last turns."""
+    seen: set[int] = set()
+    for leaf in leaves(turns) if counted is Branches.ALL else (turns[-1].number,):
+        way = path(turns, leaf)
+        shared = [turn for turn in way if turn.number in seen]
+        new = way[len(shared) :]
+        seen.update(turn.number for turn in new)
+        stretches = [*_merged(each for turn in new for each in (_given(turn), _said(turn)))]
+        prompt = [] if stretches[0].by_model else stretches[:1]
+        rest = stretches[len(prompt) :]
+        before = [*(each for turn in shared for each in (_given(turn), _said(turn))), *prompt]
+        if not any(each.by_model for each in rest):
+            continue
+        branch = Branch(
+            prompt_T=tuple(token for each in before for token in each.tokens_T),
+            text="".join(each.text for each in before),
+            length=sum(len(each.tokens_T) for each in rest),
+            experts=way[-1].experts,
+        )
+        yield Part(branch, tuple(rest))
+
+
+def session_text(turns: Sequence[Turn]) -> str:
+    """Return what model and environment have written, from the first answer to the last of the last branch."""
+    first, *rest = path(turns, turns[-1].number)
+    return first.said + "".join(turn.given + turn.said for turn in rest)
+
+
+def _given(turn: Turn) -> Stretch:
+    return Stretch(turn.given_T, (0.0,) * len(turn.given_T), turn.given, by_model=False)
+
+
+def _said(turn: Turn) -> Stretch:
+    """Return an answer; one that was forced into a format is context, as its log-probabilities are not the model's."""
+    logprobs_T = turn.logprobs_T if turn.trained else (0.0,) * len(turn.tokens_T)
+    return Stretch(turn.tokens_T, logprobs_T, turn.said, by_model=turn.trained)
+
+
+def _merged(stretches: Iterator[Stretch]) -> Iterator[Stretch]:
+    """Yield neighbours of one author as one."""
+    for by_model, run in groupby((each for each in stretches if each.tokens_T), key=lambda each: each.by_model):
+        same = list(run)
+        tokens_T = tuple(token for each in same for token in each.tokens_T)
+        logprobs_T = tuple(logprob for each in same for logprob in each.logprobs_T)
+        yield Stretch(tokens_T, logprobs_T, "".join(each.text for each in same), by_model)
