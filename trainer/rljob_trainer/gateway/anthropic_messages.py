@@ -89,8 +89,8 @@ def _messages(given: Any, where: str) -> list[Json]:
                 function = {"name": name, "arguments": arguments}
                 calls.append({"id": number, "type": "function", "function": function})
             case {"type": "tool_result", "tool_use_id": str(number), **rest}:
-                said = _text(rest.get("content") or "", where)
-                results.append({"role": "tool", "tool_call_id": number, "content": said})
+                result = _text(rest.get("content") or "", where)
+                results.append({"role": "tool", "tool_call_id": number, "content": result})
             case {"type": "thinking" | "redacted_thinking"}:
                 continue
             case _:

@@ -141,9 +141,9 @@ def _calls(given: Any, where: str) -> list[dict[str, Any]]:
     calls = []
     for each in given if isinstance(given, list) else [None]:
         match each:
-            case {"function": {"name": str(name), "arguments": str() | dict() as arguments}}:
+            case {"function": {"name": str(name), "arguments": str() | dict() as arguments}, **rest}:
                 function = {"name": name, "arguments": _parsed(arguments)}
-                number = {"id": each["id"]} if isinstance(each.get("id"), str) else {}
+                number = {"id": rest["id"]} if isinstance(rest.get("id"), str) else {}
                 calls.append({**number, "type": "function", "function": function})
             case _:
                 raise RequestError(f"{where} has a call without the name or arguments of a function", where)
