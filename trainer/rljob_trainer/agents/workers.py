@@ -92,7 +92,8 @@ class _Life:
 
     def _ended(self, end: str, tail: str) -> None:
         self.over = True
-        log.warning("action=end_worker calls=%d reason=%s", len(self.calls), end)
+        if not self.closing:
+            log.warning("action=end_worker calls=%d reason=%s", len(self.calls), end)
         now, others = self.clock(), len(self.calls) - 1
         beside = f", with {others} other agents under way" if others > 0 else ""
         for call in self.calls.values():
