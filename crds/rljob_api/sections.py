@@ -525,8 +525,7 @@ class Tools(Section):
 
     functions: Annotated[tuple[Text, ...], Field(max_length=16)]
     """`calculator`, `python` (runs code in a new interpreter and returns its output), or your own
-    `module:function`, described to the model by type hints and docstring. Calls use the syntax of Hermes and Qwen:
-    `<tool_call>` with JSON"""
+    `module:function`, described to the model by type hints and docstring. Calls use the syntax of Hermes and Qwen"""
     max_turns: Annotated[int, Field(ge=1, le=1000)] = 8
     """maximum number of model answers in a sample; a sample that still calls a tool in the last one is truncated"""
     timeout_seconds: Timeout = 10
@@ -564,7 +563,7 @@ class Agent(Section):
     concurrency: Annotated[int, Field(ge=1, le=2048)] = 128
     """sessions at once"""
     processes: Annotated[int, Field(ge=1, le=64)] = 4
-    """that sessions share"""
+    """for them"""
     memory_mib: Annotated[int, Field(ge=64, le=2**24)] = 4096
     """of each process [MiB]"""
     tool_parser: Text | None = None
@@ -643,8 +642,8 @@ class Rollout(Section):
     """size of the KV cache [tokens]; absent: what memoryFraction leaves (Gpu) or 8192 (Cpu)"""
     quantization: Annotated[Quantization | None, Facts(SAMPLES)] = None
     """format of the weights of linear layers in engines; absent: that of `training.precision`. `Fp8`: e4m3 with a scale
-    for each block of 128 x 128; `Int4`: 4 bits with a scale for each 32 weights of a row. They are quantised from the
-    learner's weights at each publication. Routers, embeddings and the output layer stay in bf16"""
+    for each block of 128 x 128; `Int4`: 4 bits with a scale for each 32 weights of a row. Routers,
+    embeddings and the output layer stay in bf16"""
     router_policy: Annotated[RouterPolicy, Facts(ENGINES, slime="router-policy", router="policy")] = (
         RouterPolicy.CACHE_AWARE
     )
