@@ -65,8 +65,8 @@ mutants: $(READY) ## Mutate PACKAGE (rljob_trainer.engines.pool) and print what 
 e2e: $(READY) | $(GO) ## Run tests on a cluster with a real node; as root, after `make cluster-packages`
 	$(BIN)/python -m pytest -q --timeout=1800 -m "not long" tests/e2e
 
-cluster: $(READY) | $(GO) ## Start Kubernetes on this machine and print how to use it (PROFILE=node: with a kubelet)
-	PYTHONPATH=tests/cluster $(BIN)/python -m local_cluster up --profile $(or $(PROFILE),control-plane)
+cluster: $(READY) | $(GO) ## Start Kubernetes on this machine and print how to use it (PROFILE=node: with a kubelet); NODES
+	PYTHONPATH=tests/cluster $(BIN)/python -m local_cluster up --profile $(or $(PROFILE),control-plane) $(if $(NODES),--nodes $(NODES))
 
 cluster-demo: $(READY) | $(GO) ## Train the quickstart in pods: start cluster, build images, install chart, apply job; as root
 	PYTHONPATH=tests/cluster $(BIN)/python -m local_cluster packages

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from local_cluster.node import NodeCluster
+from local_cluster.node_cluster import NodeCluster
 from rljob_api.tool_protocol import DIGEST_VARIABLE, PORT
 from support.operator.tools_on_a_node import RAY, Place, tools_on_a_node
 from support.trainer.escapes import attempt
@@ -25,7 +25,7 @@ ONLY_ON_A_NODE = {
 
 @pytest.fixture(scope="module")
 def place(node_cluster: NodeCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    if node_cluster.runtime is None:
+    if not node_cluster.nodes:
         pytest.skip("KUBECONFIG names a cluster into which nobody here can load an image")
     with tools_on_a_node(node_cluster, tmp_path_factory.mktemp("images")) as found:
         yield found

@@ -5,31 +5,33 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from local_cluster import control_plane, home, node, packages, project_images
+from local_cluster import control_plane, home, node_cluster, packages, project_images
 from local_cluster.api_server import start_api_server
 from local_cluster.binaries import binary
 from local_cluster.demo import demo
 from local_cluster.errors import ClusterError
 from local_cluster.kubectl import Kubectl
-from local_cluster.node import NodeCluster
-from local_cluster.runtime import runtime_of
-
-Profile = Callable[[Path, Mapping[str, str], int], Kubectl]
 
 PROFILE_FILE = "profile"
-"""names the profile once the cluster is complete"""
+"""has profile and number of nodes once the cluster is complete"""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A kind of cluster."""
+
+    programs: tuple[str, ...]
+    nodes: int
+    """how many it has by default"""
+    start: Callable[[Path, Mapping[str, str], int], Kubectl]
 
 
 def main(arguments: list[str]) -> int:
     """Run one verb; return the exit code."""
-    parser = argparse.ArgumentParser(prog="local_cluster", description=__doc__)
-    parser.add_argument("verb", choices=["up", "down", "build", "check", "packages", "demo"])
-    parser.add_argument("--profile", choices=sorted(PROFILES), default="control-plane")
-    parser.add_argument("--nodes", type=int, default=2, help="simulated nodes of eight GPUs each")
-    parser.add_argument("--name", default="default", help="several clusters may run at a time")
-    options = parser.parse_args(arguments)
+    options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
         with home.named_directory(home.clusters_of_this_user(), options.name) as directory:
@@ -45,12 +47,12 @@ def main(arguments: list[str]) -> int:
                         project_images.prepare(os.environ)
                 case "check":
                     with home.owned_directory(directory.parent) as tried:
-                        node.try_out(tried, os.environ)
+                        node_cluster.try_out(tried, os.environ)
                 case "packages":
                     packages.install(os.environ)
                 case "demo":
-                    kubectl = up(directory, "node", 0, os.environ)
-                    print(demo(NodeCluster(kubectl, runtime_of(directory)), os.environ))
+                    kubectl = up(directory, "node", None, os.environ)
+                    print(demo(node_cluster.cluster_of(kubectl), os.environ))
                     print(usage(kubectl))
     except ClusterError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -58,37 +60,40 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def up(directory: Path, profile: str, nodes: int, environ: Mapping[str, str]) -> Kubectl:
+def up(directory: Path, profile: str, nodes: int | None, environ: Mapping[str, str]) -> Kubectl:
     """Return a kubectl of the cluster in this directory, which is started unless it runs already.
 
-    Whatever is left of a cluster that is not complete, does not answer or has another profile is removed first.
+    What is left of a cluster that is not complete, does not answer, has another profile or another number of nodes is
+    removed first. `nodes` None: as many as it has, or the profile's default.
     """
-    kubectl = Kubectl(binary("kubectl", environ), directory / "kubeconfig")
-    if _profile(directory) == profile and _answers(kubectl):
+    kubectl = _kubectl(directory, environ)
+    wanted = f"{profile} {'' if nodes is None else nodes}"
+    if _profile(directory).startswith(wanted) and _answers(kubectl):
         return kubectl
     home.remove_orphans(directory.parent)
     home.remove(directory)
     build(profile, environ)
     directory.mkdir()
+    number = PROFILES[profile].nodes if nodes is None else nodes
     try:
-        kubectl = PROFILES[profile](directory, environ, nodes)
+        kubectl = PROFILES[profile].start(directory, environ, number)
     except BaseException:
         home.remove(directory)
         raise
-    (directory / PROFILE_FILE).write_text(profile)
+    (directory / PROFILE_FILE).write_text(f"{profile} {number}\n")
     return kubectl
 
 
 def build(profile: str, environ: Mapping[str, str]) -> None:
     """Build the programs of a profile into the cache, those of them that are not there."""
-    for name in PROGRAMS[profile]:
+    for name in PROFILES[profile].programs:
         binary(name, environ)
 
 
 def usage(kubectl: Kubectl) -> str:
     """Return what to do with a running cluster."""
     return f"""
-The cluster is ready; its logs are in {kubectl.kubeconfig.parent}/logs.
+The cluster is ready; its logs are in {kubectl.kubeconfig.parent}/logs, those of real nodes in NODE/logs beside it.
 
   export KUBECONFIG={kubectl.kubeconfig}
   alias kubectl={kubectl.program}
@@ -100,13 +105,17 @@ def _start_control_plane(directory: Path, environ: Mapping[str, str], nodes: int
     return control_plane.complete(start_api_server(directory, environ), environ, control_plane.simulated(nodes))
 
 
-def _start_node(directory: Path, environ: Mapping[str, str], _: int) -> Kubectl:
-    return node.start_cluster(directory, environ, gpus=8).kubectl
+def _start_nodes(directory: Path, environ: Mapping[str, str], nodes: int) -> Kubectl:
+    return node_cluster.start_cluster(directory, environ, nodes).kubectl
 
 
-def _profile(directory: Path) -> str | None:
+def _kubectl(directory: Path, environ: Mapping[str, str]) -> Kubectl:
+    return Kubectl(binary("kubectl", environ), directory / "kubeconfig")
+
+
+def _profile(directory: Path) -> str:
     file = directory / PROFILE_FILE
-    return file.read_text() if file.exists() else None
+    return file.read_text() if file.exists() else ""
 
 
 def _answers(kubectl: Kubectl) -> bool:
@@ -116,8 +125,22 @@ def _answers(kubectl: Kubectl) -> bool:
         return False
 
 
-PROFILES: Mapping[str, Profile] = {"control-plane": _start_control_plane, "node": _start_node}
-PROGRAMS: Mapping[str, tuple[str, ...]] = {"control-plane": control_plane.PROGRAMS, "node": node.PROGRAMS}
+def _parser() -> argparse.ArgumentParser:
+    named = argparse.ArgumentParser(add_help=False)
+    named.add_argument("--name", default="default", help="several clusters may run at a time")
+    parser = argparse.ArgumentParser(prog="local_cluster", description=__doc__)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    for verb in ("up", "down", "build", "check", "packages", "demo"):
+        added = verbs.add_parser(verb, parents=[named])
+        added.add_argument("--profile", choices=sorted(PROFILES), default="control-plane")
+        added.add_argument("--nodes", type=int, help="of control-plane: simulated, of eight GPUs each; of node: real")
+    return parser
+
+
+PROFILES: Mapping[str, Profile] = {
+    "control-plane": Profile(control_plane.PROGRAMS, 2, _start_control_plane),
+    "node": Profile(node_cluster.PROGRAMS, 1, _start_nodes),
+}
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 from local_cluster.binaries import binary
 from local_cluster.certificates import Authority, Certificate
 from local_cluster.health import answers, trusting
-from local_cluster.kubeconfig import write_kubeconfig
+from local_cluster.kubeconfig import path_of, write_kubeconfig
 from local_cluster.network import LOOPBACK, SIMULATED, Network
 from local_cluster.ports import free_port
 from local_cluster.processes import Started, start, wait_ready
@@ -40,7 +40,7 @@ class ApiServer:
     def kubeconfig_for(self, name: str, user: str, groups: Sequence[str] = ()) -> Path:
         """Write and return a kubeconfig for this user, for example `system:serviceaccount:NAMESPACE:NAME`."""
         client = self.authority.client(name, user, groups)
-        return write_kubeconfig(self.directory / f"{name}.kubeconfig", self.url, self.authority.own, client)
+        return write_kubeconfig(path_of(self.directory, name), self.url, self.authority.own, client)
 
 
 def start_api_server(
@@ -104,7 +104,7 @@ def api_server_arguments(
     server = authority.server("kube-apiserver", SERVER_NAMES, [network.server, network.kubernetes_service])
     kubelets = authority.client("kube-apiserver-to-kubelets", "kube-apiserver", ["system:masters"])
     # The Service `kubernetes` cannot point at loopback; without real pods nobody misses it.
-    reconciler = [] if network.node else ["--endpoint-reconciler-type=none"]
+    reconciler = [] if network.nodes else ["--endpoint-reconciler-type=none"]
     return [
         f"--etcd-servers={etcd_url}",
         f"--bind-address={network.server}",

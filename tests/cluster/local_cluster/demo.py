@@ -10,7 +10,7 @@ import yaml
 
 from local_cluster.errors import ClusterError
 from local_cluster.kubectl import Kubectl
-from local_cluster.node import NodeCluster
+from local_cluster.node_cluster import NodeCluster
 from local_cluster.project import Workspace, install, workspace
 from local_cluster.project_images import REPOSITORY
 

@@ -1,11 +1,11 @@
-"""CoreDNS on the node, as a process: cluster names resolve, and nothing else does."""
+"""CoreDNS on a node, as a process: cluster names resolve, and nothing else does."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
-from local_cluster.api_server import ApiServer
 from local_cluster.binaries import binary
 from local_cluster.health import answers
-from local_cluster.kubectl import Kubectl, Manifest
+from local_cluster.kubectl import Manifest
 from local_cluster.namespace import Namespace
 from local_cluster.processes import Started, start
 from local_cluster.readers import reader
@@ -28,16 +28,12 @@ COREFILE = """.:53 {{
 """
 
 
-def start_dns(
-    server: ApiServer, kubectl: Kubectl, namespace: Namespace, address: str, environ: Mapping[str, str]
-) -> Started:
-    """Start CoreDNS at port 53 of this address."""
-    kubectl.apply(*rights())
-    kubeconfig = server.kubeconfig_for(USER, USER)
+def start_dns(namespace: Namespace, kubeconfig: Path, address: str, environ: Mapping[str, str]) -> Started:
+    """Start CoreDNS in a node at port 53 of this address."""
     corefile = namespace.state / "Corefile"
     corefile.write_text(COREFILE.format(address=address, ready_port=READY_PORT, domain=DOMAIN, kubeconfig=kubeconfig))
     command = namespace.inside(str(binary("coredns", environ)), "-conf", str(corefile))
-    return start("coredns", command, server.directory, lambda: answers(f"http://{address}:{READY_PORT}/ready"))
+    return start("coredns", command, namespace.state, lambda: answers(f"http://{address}:{READY_PORT}/ready"))
 
 
 def rights() -> tuple[Manifest, Manifest]:

@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from local_cluster import agent_sandbox, home, kueue, node
+from local_cluster import agent_sandbox, home, kueue
 from local_cluster import control_plane as profile
 from local_cluster.api_server import PROGRAMS, ApiServer, start_api_server
 from local_cluster.binaries import binary
 from local_cluster.errors import ClusterError
 from local_cluster.kubectl import Kubectl
-from local_cluster.node import NodeCluster
+from local_cluster.node_cluster import PROGRAMS as NODE_PROGRAMS
+from local_cluster.node_cluster import NodeCluster, cluster_of, start_cluster
 from local_cluster.processes import wait_ready
-from local_cluster.runtime import runtime_of
 
 GIVEN_VARIABLE = "KUBECONFIG"
-NODE_FIXTURE = "node_cluster"
+NODE_FIXTURES = {"node_cluster", "two_nodes"}
 PROMETHEUS_PROGRAMS = {"prometheus", "promtool"}
 """fixtures of these names are the programs"""
 JUDGE_FIXTURE = "gitops_judge"
@@ -50,8 +50,8 @@ def programs_for(fixtures: set[str]) -> tuple[str, ...]:
     """Return the programs that tests with these fixtures need."""
     judges = ("gitops",) if JUDGE_FIXTURE in fixtures else ()
     more = (name for fixture, programs in OF_FIXTURES.items() if fixture in fixtures for name in programs)
-    if NODE_FIXTURE in fixtures:
-        return (*node.PROGRAMS, "helm", *judges, *more)
+    if NODE_FIXTURES & fixtures:
+        return (*NODE_PROGRAMS, *judges, *more)
     if "kubectl" in fixtures:
         return (*profile.PROGRAMS, "helm", *judges, *more)
     return (*PROGRAMS, "kubectl", *judges) if "api_server" in fixtures else judges
@@ -133,14 +133,17 @@ def control_plane(kubectl: Kubectl) -> Path:
 @pytest.fixture(scope="session")
 def node_cluster(kubectl_program: Path) -> Iterator[NodeCluster]:
     """A cluster with a kubelet and a container runtime, whose node says that it has eight GPUs."""
-    if given := os.environ.get(GIVEN_VARIABLE):
-        kubeconfig = Path(given)
-        yield NodeCluster(_checked(Kubectl(kubectl_program, kubeconfig)), runtime_of(kubeconfig.parent))
-        return
-    clusters = home.clusters_of_this_user()
-    home.remove_orphans(clusters)
-    with home.owned_directory(clusters) as directory:
-        yield node.start_cluster(directory, os.environ, gpus=8)
+    with _real_nodes(kubectl_program, 1) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def two_nodes(kubectl_program: Path) -> Iterator[NodeCluster]:
+    """A cluster with two such nodes, to which `local_cluster.faults` may happen."""
+    with _real_nodes(kubectl_program, 2) as cluster:
+        if len(cluster.nodes) < 2:
+            pytest.skip(f"the cluster of {GIVEN_VARIABLE} does not have two nodes that were started here")
+        yield cluster
 
 
 @pytest.fixture(scope="session")
@@ -170,6 +173,17 @@ def temporary_namespace(kubectl: Kubectl) -> Iterator[str]:
         yield name
     finally:
         kubectl("delete", "namespace", name, "--wait=false")
+
+
+@contextmanager
+def _real_nodes(kubectl_program: Path, nodes: int) -> Iterator[NodeCluster]:
+    if given := os.environ.get(GIVEN_VARIABLE):
+        yield cluster_of(_checked(Kubectl(kubectl_program, Path(given))))
+        return
+    clusters = home.clusters_of_this_user()
+    home.remove_orphans(clusters)
+    with home.owned_directory(clusters) as directory:
+        yield start_cluster(directory, os.environ, nodes)
 
 
 def _checked(kubectl: Kubectl) -> Kubectl:

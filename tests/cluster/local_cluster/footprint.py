@@ -1,6 +1,6 @@
-"""What a node puts on the machine outside its directory and its namespaces: a cgroup, and one end of a network cable.
+"""What nodes put on the machine outside their directories and namespaces: a bridge, and a cgroup and a cable each.
 
-Both carry a name that is derived from the directory, so that they are found after any kill.
+All carry a name that is derived from the cluster's directory, so that they are found after any kill.
 """
 
 import hashlib
@@ -17,18 +17,16 @@ INTERFACES = Path("/sys/class/net")
 DEADLINE_S = 20.0
 
 
-def name(directory: Path) -> str:
-    """Return the name of the cluster's cgroup and interface; interfaces' names end at 15 characters."""
-    return f"rljob-{hashlib.sha256(str(directory).encode()).hexdigest()[:8]}"
+def name(directory: Path, node: int | None = None) -> str:
+    """Return the name of the cluster's bridge, or of the cgroup and the cable of its node with this number.
+
+    The longest has 15 characters, as many as an interface may have.
+    """
+    return f"rljob-{hashlib.sha256(str(directory).encode()).hexdigest()[:8]}{node or ''}"
 
 
-def cgroups(directory: Path) -> list[Path]:
-    """Return the directories of the cluster's cgroup: one per mounted controller of version 1, or one of version 2."""
-    return [path for path in (CGROUPS / name(directory), *CGROUPS.glob(f"*/{name(directory)}")) if path.is_dir()]
-
-
-def make_cgroup(directory: Path) -> str:
-    """Make the cluster's cgroup in every hierarchy, and return its path: the kubelet wants it to exist.
+def make_cgroup(directory: Path, node: int) -> None:
+    """Make the node's cgroup in every hierarchy: the kubelet wants it to exist.
 
     Raises ClusterError if there is no hierarchy, and OSError if it may not be written.
     """
@@ -37,24 +35,38 @@ def make_cgroup(directory: Path) -> str:
     if not hierarchies:
         raise ClusterError(f"no cgroups are mounted in {CGROUPS}")
     for hierarchy in hierarchies:
-        (hierarchy / name(directory)).mkdir(exist_ok=True)  # hierarchies may be links to each other
-    return f"/{name(directory)}"
+        (hierarchy / name(directory, node)).mkdir(exist_ok=True)  # hierarchies may be links to each other
 
 
-def remove(directory: Path) -> None:
-    """Kill what is in the cluster's cgroup, the containers' processes, and remove cgroup and interface.
+def remove_cgroups(names: str) -> None:
+    """Kill what is in the cgroups whose names match, the containers' processes, and remove the cgroups.
 
-    Raises ClusterError if the cgroup stays busy.
+    Raises ClusterError if one stays busy.
     """
     deadline = time.monotonic() + DEADLINE_S
-    while left := cgroups(directory):
+    while left := _cgroups(names):
         for cgroup in left:
             _empty(cgroup)
         if time.monotonic() > deadline:
             raise ClusterError(f"cgroup {left[0]} cannot be removed: processes {_pids(left[0])} do not go away")
         time.sleep(0.05)
-    if (INTERFACES / name(directory)).exists():  # the kernel removes it too, a little after its namespace
-        subprocess.run(["ip", "link", "delete", name(directory)], capture_output=True, check=False)
+
+
+def remove_interfaces(names: str) -> None:
+    """Remove the interfaces whose names match. The kernel removes cables too, a little after a node's namespace."""
+    for interface in INTERFACES.glob(names):
+        subprocess.run(["ip", "link", "delete", interface.name], capture_output=True, check=False)
+
+
+def remove(directory: Path) -> None:
+    """Remove all of it. Raises ClusterError if a cgroup stays busy."""
+    remove_cgroups(f"{name(directory)}*")
+    remove_interfaces(f"{name(directory)}*")
+
+
+def _cgroups(names: str) -> list[Path]:
+    """Return the directories of cgroups: one per mounted controller of version 1, or one of version 2."""
+    return [path for path in (*CGROUPS.glob(names), *CGROUPS.glob(f"*/{names}")) if path.is_dir()]
 
 
 def _empty(cgroup: Path) -> None:

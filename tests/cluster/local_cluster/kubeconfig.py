@@ -1,9 +1,14 @@
-"""Writes kubeconfig files."""
+"""Writes kubeconfig files, and finds them again."""
 
 import json
 from pathlib import Path
 
 from local_cluster.certificates import Certificate
+
+
+def path_of(directory: Path, name: str) -> Path:
+    """Return where the kubeconfig of a program of this cluster is."""
+    return directory / f"{name}.kubeconfig"
 
 
 def write_kubeconfig(path: Path, server: str, authority: Certificate, client: Certificate) -> Path:

@@ -1,99 +1,138 @@
-"""The node profile: the control plane, and a real node in namespaces of its own with kubelet, containerd and DNS."""
+"""One real node: kubelet, containerd, kube-proxy, CoreDNS and kube-router in namespaces of their own.
+
+`install` writes its files once. `boot` and `join` start it from these, the first time and after a power-off.
+"""
 
 import json
-import logging
-import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from local_cluster import control_plane, dns, footprint, home, network_policies
-from local_cluster.api_server import ApiServer, start_api_server
+from local_cluster import dns, footprint, network_policies
+from local_cluster.api_server import ApiServer
 from local_cluster.binaries import binary
-from local_cluster.errors import ClusterError
+from local_cluster.certificates import Certificate
 from local_cluster.health import answers
+from local_cluster.kubeconfig import path_of
 from local_cluster.kubectl import Kubectl
-from local_cluster.namespace import Namespace, make_namespace, routes
-from local_cluster.network import Network, free_network
-from local_cluster.packages import require
+from local_cluster.namespace import Namespace, make_namespace, namespace_of
+from local_cluster.network import Network, NodeAddresses, read_network
 from local_cluster.processes import Started, start, wait_ready
-from local_cluster.runtime import Runtime, pause_archive, start_runtime
+from local_cluster.runtime import Runtime, start_runtime
+from local_cluster.switch import plug_in
 
-log = logging.getLogger(__name__)
-
-PROGRAMS = (*control_plane.PROGRAMS, *dns.PROGRAMS, *network_policies.PROGRAMS, "kubelet", "kube-proxy", "helm")
-NAME = "node"
+PROGRAMS = (*dns.PROGRAMS, *network_policies.PROGRAMS, "kubelet", "kube-proxy")
+PROXY_USER = "kube-proxy"
 PROXY_HEALTH_PORT = 10256
-ROOM_GIB = 20
-"""for images, which are built, moved and unpacked, and for containers; with less a pod waits for ever"""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeCluster:
-    """A running cluster with a real node."""
-
-    kubectl: Kubectl
-    runtime: Runtime | None
-    """takes images; None if the cluster is not ours"""
-    server: ApiServer | None = None
-    """makes users; None if the cluster is not ours"""
-
-
-def start_cluster(directory: Path, environ: Mapping[str, str], gpus: int) -> NodeCluster:
-    """Start a cluster whose node says it has this many GPUs; return when pods run and names resolve.
-
-    Raises ClusterError, also if this machine lacks root or a package.
-    """
-    require(environ)
-    started = time.monotonic()
-    network = free_network(routes())
-    namespace = make_namespace(directory, network)
-    runtime, containerd = start_runtime(directory, namespace, network)
-    server = start_api_server(directory, environ, network)
-    kubectl = control_plane.complete(server, environ, nodes=())
-    wait_ready(containerd)
-    runtime.import_archive(pause_archive(directory))
-    for process in _start_node(server, kubectl, namespace, environ):
-        wait_ready(process)
-    wait_ready(network_policies.start_network_policies(server, kubectl, namespace, NAME, environ))
-    kubectl("patch", "node", NAME, "--subresource=status", "--type=merge", f"--patch={_capacity(gpus)}")
-    log.info("action=ready profile=node seconds=%.1f", time.monotonic() - started)
-    return NodeCluster(kubectl, runtime, server)
-
-
+KUBELET_HEALTH_PORT = 10248
+KUBELET_FILE = "kubelet.json"
+"""has the kubelet's configuration, in the node's directory"""
+GPUS = 8
+"""that each node says it has"""
 DISK_SIGNALS = ("nodefs.available", "nodefs.inodesFree", "imagefs.available", "imagefs.inodesFree")
 """on which a kubelet evicts pods and deletes images"""
 
 
-def try_out(directory: Path, environ: Mapping[str, str]) -> None:
-    """Raise ClusterError unless this machine lets us make what a node stands on; it goes with the directory."""
-    try:
-        require(environ)
-        home.require_room(directory, ROOM_GIB)
-        make_namespace(directory, free_network(routes()))
-        footprint.make_cgroup(directory)
-    except OSError as error:
-        raise ClusterError(f"this machine lets nobody make a cgroup: {error}") from error
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A real node: its place in the cluster."""
+
+    cluster: Path
+    """directory of the cluster"""
+    network: Network
+    """of the cluster"""
+    addresses: NodeAddresses
+
+    @property
+    def name(self) -> str:
+        """What Kubernetes calls it."""
+        return self.addresses.name
+
+    @property
+    def directory(self) -> Path:
+        """Where it keeps all that it writes."""
+        return self.cluster / self.name
+
+    @property
+    def port(self) -> str:
+        """The name of the machine's end of its cable; its cgroup has this name, too."""
+        return footprint.name(self.cluster, self.addresses.number)
+
+    @property
+    def namespace(self) -> Namespace:
+        """Its namespaces. Raises ClusterError if it is off."""
+        return namespace_of(self.directory)
+
+    @property
+    def runtime(self) -> Runtime:
+        """Its containerd, which takes images."""
+        return Runtime(self.directory)
 
 
-def kubelet_configuration(directory: Path, network: Network, cgroup: str, authority: Path) -> dict[str, Any]:
-    """Return the kubelet's configuration: that of a real node, on a machine that is used for other things too."""
+def nodes_of(cluster: Path) -> tuple[Node, ...]:
+    """Return the real nodes of the cluster in this directory."""
+    network = read_network(cluster)
+    return tuple(Node(cluster, network, addresses) for addresses in network.nodes) if network else ()
+
+
+def admit(server: ApiServer, kubectl: Kubectl) -> None:
+    """Give the programs that run on each node their rights and kubeconfigs."""
+    kubectl.apply(*dns.rights(), *network_policies.rights())
+    for user in (dns.USER, network_policies.USER):
+        server.kubeconfig_for(user, user)
+    server.kubeconfig_for(PROXY_USER, f"system:{PROXY_USER}")
+
+
+def install(node: Node, server: ApiServer) -> None:
+    """Write the files of the kubelet: certificates and configuration."""
+    address = node.addresses.address
+    certificate = server.authority.server(f"{_kubelet(node)}-server", [node.name], [address])
+    server.kubeconfig_for(_kubelet(node), f"system:node:{node.name}", ["system:nodes"])
+    configured = kubelet_configuration(address, certificate, f"/{node.port}", server.authority.own.certificate)
+    (node.directory / KUBELET_FILE).write_text(json.dumps(configured, indent=2))
+
+
+def boot(node: Node) -> Started:
+    """Make the node's namespaces, connect its cable, and start containerd, which is returned."""
+    namespace = make_namespace(node.directory)
+    plug_in(node.cluster, node.network, node.addresses, namespace)
+    footprint.make_cgroup(node.cluster, node.addresses.number)
+    return start_runtime(namespace, node.addresses.pods)
+
+
+def join(nodes: Sequence[Node], kubectl: Kubectl, environ: Mapping[str, str]) -> None:
+    """Start the programs of nodes whose containerd runs; return when pods run there and names resolve."""
+    for process in [process for node in nodes for process in _programs(node, kubectl, environ)]:
+        wait_ready(process)
+    for process in [_firewall(node, environ) for node in nodes]:
+        wait_ready(process)
+    for node in nodes:
+        kubectl("patch", "node", node.name, "--subresource=status", "--type=merge", f"--patch={_capacity()}")
+
+
+def kubelet_configuration(address: str, server: Certificate, cgroup: str, authority: Path) -> dict[str, Any]:
+    """Return the kubelet's configuration: that of a real node, on a machine that is used for other things too.
+
+    `address` of the node, `server` the kubelet's certificate, `authority` the file of the one that signs clients'.
+    """
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
         "authentication": {"anonymous": {"enabled": False}, "x509": {"clientCAFile": str(authority)}},
         "authorization": {"mode": "Webhook"},
-        "tlsCertFile": str(directory / "certificates" / "kubelet-server.crt"),
-        "tlsPrivateKeyFile": str(directory / "certificates" / "kubelet-server.key"),
+        "tlsCertFile": str(server.certificate),
+        "tlsPrivateKeyFile": str(server.key),
         "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": cgroup,
         "failCgroupV1": False,
         "failSwapOn": False,
-        "clusterDNS": [network.node],
+        "clusterDNS": [address],
         "clusterDomain": dns.DOMAIN,
         "resolvConf": "",
+        "healthzBindAddress": address,
+        "healthzPort": KUBELET_HEALTH_PORT,
         # The machine is not the node's alone: a full disk or a busy memory must not evict a test's pods. Under pressure
         # of the disk the kubelet would also delete every image, the sandbox's too, and nothing could pull them again;
         # containerd 1.6 cannot pin images. 0% and 100%: never.
@@ -106,55 +145,64 @@ def kubelet_configuration(directory: Path, network: Network, cgroup: str, author
     }
 
 
-def proxy_arguments(kubeconfig: Path, network: Network) -> list[str]:
-    """Return the arguments of kube-proxy. Sizes of connection tracking belong to the machine and are left alone."""
+def proxy_arguments(kubeconfig: Path, pods: str, node: NodeAddresses) -> list[str]:
+    """Return the arguments of kube-proxy. Sizes of connection tracking belong to the machine and are left alone.
+
+    `pods`: the CIDR of all pods of the cluster.
+    """
     return [
         f"--kubeconfig={kubeconfig}",
-        f"--hostname-override={NAME}",
+        f"--hostname-override={node.name}",
         "--proxy-mode=iptables",
-        f"--cluster-cidr={network.pods}",
+        f"--cluster-cidr={pods}",
         "--conntrack-max-per-core=0",
         "--conntrack-tcp-timeout-established=0s",
         "--conntrack-tcp-timeout-close-wait=0s",
-        f"--healthz-bind-address={network.node}:{PROXY_HEALTH_PORT}",
+        f"--healthz-bind-address={node.address}:{PROXY_HEALTH_PORT}",
     ]
 
 
-def _start_node(server: ApiServer, kubectl: Kubectl, namespace: Namespace, environ: Mapping[str, str]) -> list[Started]:
-    network, directory = server.network, server.directory
-    assert network.node is not None
-    server.authority.server("kubelet-server", [NAME], [network.node])
-    configuration = namespace.state / "kubelet.json"
-    cgroup = footprint.make_cgroup(directory)
-    configured = kubelet_configuration(directory, network, cgroup, server.authority.own.certificate)
-    configuration.write_text(json.dumps(configured, indent=2))
+def _programs(node: Node, kubectl: Kubectl, environ: Mapping[str, str]) -> list[Started]:
+    """Start all but the firewall, which needs the kubelet."""
+    address, namespace = node.addresses.address, node.namespace
     kubelet = [
         str(binary("kubelet", environ)),
-        f"--config={configuration}",
-        f"--kubeconfig={server.kubeconfig_for('kubelet', f'system:node:{NAME}', ['system:nodes'])}",
-        f"--hostname-override={NAME}",
-        f"--node-ip={network.node}",
+        f"--config={node.directory / KUBELET_FILE}",
+        f"--kubeconfig={path_of(node.cluster, _kubelet(node))}",
+        f"--hostname-override={node.name}",
+        f"--node-ip={address}",
     ]
-    proxy = proxy_arguments(server.kubeconfig_for("kube-proxy", "system:kube-proxy"), network)
-    health = f"http://{network.node}:{PROXY_HEALTH_PORT}/healthz"
+    proxy = proxy_arguments(path_of(node.cluster, PROXY_USER), node.network.pods, node.addresses)
+    proxy = namespace.inside(str(binary("kube-proxy", environ)), *proxy)
+    proxy_health = f"http://{address}:{PROXY_HEALTH_PORT}/healthz"
+    # Kubernetes takes a node that comes back soon for ready all the time.
+    health = f"http://{address}:{KUBELET_HEALTH_PORT}/healthz"
     return [
-        dns.start_dns(server, kubectl, namespace, network.node, environ),
-        start("kubelet", namespace.inside(*kubelet), directory, lambda: _is_ready(kubectl)),
+        dns.start_dns(namespace, path_of(node.cluster, dns.USER), address, environ),
         start(
-            "kube-proxy",
-            namespace.inside(str(binary("kube-proxy", environ)), *proxy),
-            directory,
-            lambda: answers(health),
+            "kubelet", namespace.inside(*kubelet), node.directory, lambda: answers(health) and _is_ready(node, kubectl)
         ),
+        start("kube-proxy", proxy, node.directory, lambda: answers(proxy_health)),
     ]
 
 
-def _is_ready(kubectl: Kubectl) -> bool:
-    nodes = [node for node in kubectl.get("nodes")["items"] if node["metadata"]["name"] == NAME]
-    conditions = [condition for node in nodes for condition in node["status"].get("conditions", ())]
+def _firewall(node: Node, environ: Mapping[str, str]) -> Started:
+    kubeconfig = path_of(node.cluster, network_policies.USER)
+    services = node.network.services
+    return network_policies.start_network_policies(node.namespace, kubeconfig, node.addresses, services, environ)
+
+
+def _kubelet(node: Node) -> str:
+    """Return the name of the files of its certificate and kubeconfig."""
+    return f"kubelet-{node.name}"
+
+
+def _is_ready(node: Node, kubectl: Kubectl) -> bool:
+    nodes = [each for each in kubectl.get("nodes")["items"] if each["metadata"]["name"] == node.name]
+    conditions = [condition for each in nodes for condition in each["status"].get("conditions", ())]
     return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
-def _capacity(gpus: int) -> str:
-    amount = {"nvidia.com/gpu": str(gpus)}
+def _capacity() -> str:
+    amount = {"nvidia.com/gpu": str(GPUS)}
     return json.dumps({"status": {"capacity": amount, "allocatable": amount}})

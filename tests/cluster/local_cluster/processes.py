@@ -1,7 +1,8 @@
 """Starts the processes of a cluster, finds them again, and stops them.
 
-Each carries `RLJOB_CLUSTER=<directory>` in its environment, which its children inherit. A file of pids would miss what
-was started between a fork and a kill of us, and would name a stranger once its number is used again.
+Each carries `RLJOB_CLUSTER=<directory>` in its environment, which its children inherit: the directory of the cluster,
+or below it that of a node. A file of pids would miss what was started between a fork and a kill of us, and would name a
+stranger once its number is used again.
 """
 
 import logging
@@ -83,12 +84,12 @@ def wait_ready(started: Started, deadline_s: float = DEADLINE_S) -> None:
 
 
 def find(directory: Path) -> list[psutil.Process]:
-    """Return the living processes of the cluster in this directory, without this process."""
+    """Return the living processes of the cluster or node in this directory, without this process."""
     return [process for process in psutil.process_iter() if process.pid != os.getpid() and _carries(process, directory)]
 
 
 def stop_all(directory: Path) -> list[str]:
-    """Kill every process of the cluster in this directory and return `NAME (pid PID)` of each.
+    """Kill every process of the cluster or node in this directory and return `NAME (pid PID)` of each.
 
     At once: its data goes with it, and a polite kube-apiserver waits for its clients. Raises ClusterError if one does
     not go away.
@@ -117,7 +118,8 @@ def _kill(process: psutil.Process) -> None:
 
 def _carries(process: psutil.Process, directory: Path) -> bool:
     try:
-        return process.status() != psutil.STATUS_ZOMBIE and process.environ().get(CLUSTER_VARIABLE) == str(directory)
+        mark = process.environ().get(CLUSTER_VARIABLE)
+        return mark is not None and Path(mark).is_relative_to(directory) and process.status() != psutil.STATUS_ZOMBIE
     except (psutil.Error, OSError):  # ended meanwhile, or another user's
         return False
 

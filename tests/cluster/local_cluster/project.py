@@ -1,4 +1,4 @@
-"""rljob on a cluster with a real node, as its users install it: images, chart, and a volume for the runs."""
+"""rljob on a cluster with real nodes, as its users install it: images, chart, and a volume for the runs."""
 
 import logging
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 from local_cluster.binaries import binary
 from local_cluster.errors import ClusterError
 from local_cluster.kubectl import Kubectl, Manifest
-from local_cluster.node import NAME, NodeCluster
+from local_cluster.node_cluster import NodeCluster
 from local_cluster.project_images import OPERATOR, REPOSITORY, TRAINER, load
 
 log = logging.getLogger(__name__)
@@ -21,8 +21,6 @@ NAMESPACE = "rljob"
 CLAIM = "runs"
 MOUNT = Path("/rljob")
 """where a job's pods see the volume"""
-VOLUMES = Path("/var/lib/rljob-volumes")
-"""on the node"""
 USER = 10001
 HELM_OPTIONS = ("--wait", "--timeout=3m", "--take-ownership")  # the tests' clusters have the CRD already
 
@@ -33,14 +31,14 @@ class Workspace:
 
     namespace: str
     volume: Path
-    """as this machine sees it; pods see it at MOUNT"""
+    """as this machine and the nodes see it; pods see it at MOUNT"""
 
 
 def install(cluster: NodeCluster, environ: Mapping[str, str], *values: str) -> None:
-    """Build the images, load them into the node, and install the chart. Raises ClusterError."""
-    if cluster.runtime is None:
+    """Build the images, load them into the nodes, and install the chart. Raises ClusterError."""
+    if not cluster.nodes:
         raise ClusterError("images can only be loaded into a cluster that was started here")
-    trainer, operator = (load(image, cluster.runtime, environ) for image in (TRAINER, OPERATOR))
+    trainer, operator = (load(image, cluster, environ) for image in (TRAINER, OPERATOR))
     cluster.kubectl.make_namespace(NAMESPACE)
     repository, _, tag = operator.rpartition(":")
     settings = {
@@ -65,27 +63,25 @@ def helm(kubectl: Kubectl, *arguments: str) -> str:
 
 
 def workspace(cluster: NodeCluster, namespace: str) -> Workspace:
-    """Make a namespace for jobs, with a claim for a volume on the node that all their pods can write to."""
+    """Make a namespace for jobs, with a claim for a volume that all their pods can write to, on each node."""
     cluster.kubectl.make_namespace(namespace)
-    seen_here = cluster.kubectl.kubeconfig.parent / "node" / "lib" / VOLUMES.relative_to("/var/lib") / namespace
-    seen_here.mkdir(parents=True, exist_ok=True)
-    os.chown(seen_here, USER, USER)
-    cluster.kubectl.apply(*volume(namespace, VOLUMES / namespace))
-    return Workspace(namespace, seen_here)
+    directory = cluster.volumes / namespace
+    directory.mkdir(parents=True, exist_ok=True)
+    os.chown(directory, USER, USER)
+    cluster.kubectl.apply(*volume(namespace, directory))
+    return Workspace(namespace, directory)
 
 
 def volume(namespace: str, path: Path) -> tuple[Manifest, Manifest]:
-    """Return a volume in a directory of the node, and the claim to it."""
+    """Return a volume in a directory that all nodes see, and the claim to it."""
     name = f"{CLAIM}-{namespace}"
     size = {"storage": "20Gi"}
-    on_node = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [NAME]}]}
     offered = {
         "capacity": size,
         "accessModes": ["ReadWriteMany"],
         "storageClassName": "",
         "claimRef": {"namespace": namespace, "name": CLAIM},
         "hostPath": {"path": str(path), "type": "Directory"},
-        "nodeAffinity": {"required": {"nodeSelectorTerms": [on_node]}},
     }
     asked = {
         "accessModes": ["ReadWriteMany"],

@@ -1,4 +1,4 @@
-"""The project's own images, built as `images/` says, and given to a node's containerd without a registry.
+"""The project's own images, built as `images/` says, and given to the nodes' containerd without a registry.
 
 debootstrap ─► base ─┐
 requirements/*.txt ──┴─► layers of the dependencies (kept in the cache) ─► our code ─► containerd
@@ -20,8 +20,8 @@ from pathlib import Path
 
 from local_cluster.binaries import cache
 from local_cluster.errors import ClusterError
+from local_cluster.node_cluster import NodeCluster
 from local_cluster.packages import program
-from local_cluster.runtime import Runtime
 
 log = logging.getLogger(__name__)
 
@@ -58,19 +58,19 @@ INPUTS += [REPOSITORY / image.dockerfile for image in (OPERATOR, TRAINER)]
 """what the large layers follow from"""
 
 
-def load(image: ProjectImage, runtime: Runtime, environ: Mapping[str, str]) -> str:
-    """Give an image to this containerd, building what is not in the cache; return its name. Raises ClusterError.
+def load(image: ProjectImage, cluster: NodeCluster, environ: Mapping[str, str]) -> str:
+    """Give an image to the nodes of this cluster, building what is not in the cache; return its name.
 
-    The tag follows from the content, so that nothing old is ever run in its place.
+    Raises ClusterError. The tag follows from the content, so that nothing old is ever run in its place.
     """
     started = time.monotonic()
     with built(image, environ) as (buildah, root, identity):
         name = f"{image.repository}:{identity[:12]}"
-        if name not in runtime.images():
+        if not cluster.has_image(name):
             with tempfile.TemporaryDirectory(dir=root) as scratch:
                 archive = Path(scratch) / "image.tar"
                 run(*buildah, "push", *COMPRESSION, identity, f"oci-archive:{archive}:{name}")
-                runtime.import_archive(archive)
+                cluster.import_archive(archive)
     log.info("action=load image=%s seconds=%.0f", name, time.monotonic() - started)
     return name
 

@@ -1,15 +1,14 @@
-"""containerd on the node, and the images that it has: nothing is pulled."""
+"""containerd on a node, and the images that it has: nothing is pulled."""
 
 import json
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from local_cluster.errors import ClusterError
 from local_cluster.images import write_archive
 from local_cluster.namespace import Namespace
-from local_cluster.network import Network
 from local_cluster.packages import CNI_PLUGINS, program
 from local_cluster.processes import Started, start
 
@@ -36,57 +35,62 @@ CONFIGURATION = """version = 2
 class Runtime:
     """A running containerd, seen from outside the node."""
 
-    socket: Path
+    state: Path
+    """directory of the node"""
+
+    @property
+    def socket(self) -> Path:
+        """Where it listens."""
+        return self.state / "run" / SOCKET
 
     def is_ready(self) -> bool:
         """Return whether it answers."""
         return self.socket.exists() and self._ctr("version").returncode == 0
 
-    def import_archive(self, archive: Path) -> None:
-        """Make the images of this archive (OCI or `docker save`) known to the kubelet. Raises ClusterError.
-
-        The archive is removed before its images are unpacked: both do not fit on every disk.
-        """
+    def take(self, archive: Path) -> list[str]:
+        """Take the images of this archive (OCI or `docker save`) without unpacking them; return new digests."""
         before = self.images()
-        self._do("images", "import", "--no-unpack", str(archive))
-        archive.unlink()
+        self.do("images", "import", "--no-unpack", str(archive))
         after = self.images()
         for name in sorted(set(after) - set(before)):
-            self._do("images", "label", name, PINNED)
-        for digest in sorted(set(after.values()) - set(before.values())):
-            self._do("snapshots", "unpack", digest)
+            self.do("images", "label", name, PINNED)
+        return sorted(set(after.values()) - set(before.values()))
+
+    def unpack(self, digests: Sequence[str]) -> None:
+        """Unpack the layers of these images that are not unpacked yet: then the kubelet knows the images."""
+        for digest in digests:
+            self.do("snapshots", "unpack", digest)
 
     def images(self) -> Mapping[str, str]:
         """Return the names of the images that the kubelet knows, with the digests of their manifests."""
-        rows = self._do("images", "list").splitlines()[1:]
+        rows = self.do("images", "list").splitlines()[1:]
         return {name: digest for name, _, digest, *_ in map(str.split, rows)}
 
-    def _do(self, *arguments: str) -> str:
+    def do(self, *arguments: str) -> str:
+        """Run `ctr` on what the kubelet uses, and return its output. Raises ClusterError."""
         done = self._ctr("--namespace=k8s.io", *arguments)
         if done.returncode:
             raise ClusterError(f"`ctr {' '.join(arguments)}` at {self.socket}: {done.stderr.strip()}")
         return done.stdout
+
+    def on_machine(self, path: str) -> Path:
+        """Return where this machine sees a path below the node's /var/lib."""
+        return self.state / "lib" / Path(path).relative_to("/var/lib")
 
     def _ctr(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [str(program("ctr")), f"--address={self.socket}", *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def runtime_of(directory: Path) -> Runtime | None:
-    """Return the containerd of the cluster in this directory; None if it has none."""
-    socket = directory / "node" / "run" / SOCKET
-    return Runtime(socket) if socket.exists() else None
-
-
-def start_runtime(directory: Path, namespace: Namespace, network: Network) -> tuple[Runtime, Started]:
-    """Start containerd in the node's namespace."""
-    cni, configuration = namespace.state / "cni", namespace.state / "containerd.toml"
-    cni.mkdir()
-    (cni / "10-pods.conflist").write_text(json.dumps(pod_network(network), indent=2))
+def start_runtime(namespace: Namespace, pods: str) -> Started:
+    """Start containerd in a node's namespace; its pods have addresses of this CIDR."""
+    state = namespace.state
+    cni, configuration = state / "cni", state / "containerd.toml"
+    cni.mkdir(exist_ok=True)
+    (cni / "10-pods.conflist").write_text(json.dumps(pod_network(pods), indent=2))
     configuration.write_text(CONFIGURATION.format(pause=PAUSE_IMAGE, plugins=CNI_PLUGINS, cni=cni))
-    runtime = Runtime(namespace.state / "run" / SOCKET)
     command = namespace.inside(str(program("containerd")), f"--config={configuration}")
-    return runtime, start("containerd", command, directory, runtime.is_ready)
+    return start("containerd", command, state, Runtime(state).is_ready)
 
 
 def pause_archive(directory: Path) -> Path:
@@ -95,17 +99,20 @@ def pause_archive(directory: Path) -> Path:
     return write_archive(directory / "pause.tar", PAUSE_IMAGE, pause, ["/catatonit", "-P"])
 
 
-def pod_network(network: Network) -> dict[str, object]:
-    """Return the CNI configuration: one bridge, addresses handed out by the node, host ports."""
+def pod_network(pods: str) -> dict[str, object]:
+    """Return the CNI configuration: one bridge, addresses handed out by the node, host ports.
+
+    Pods keep their addresses on the way to other nodes: NetworkPolicies there go by them.
+    """
     bridge = {
         "type": "bridge",
         "bridge": "cni0",
         "isGateway": True,
-        "ipMasq": True,
+        "ipMasq": False,
         "hairpinMode": True,
         "ipam": {
             "type": "host-local",
-            "ranges": [[{"subnet": network.pods}]],
+            "ranges": [[{"subnet": pods}]],
             "routes": [{"dst": "0.0.0.0/0"}],
         },
     }

@@ -3,13 +3,13 @@
 import pytest
 
 from local_cluster.kubectl import Kubectl
-from local_cluster.node import NodeCluster
+from local_cluster.node_cluster import NodeCluster
 from support.cluster.busybox import busybox_archive
 
 
 @pytest.fixture(scope="module")
 def kubectl(node_cluster: NodeCluster, tmp_path_factory: pytest.TempPathFactory) -> Kubectl:
-    if node_cluster.runtime is None:
+    if not node_cluster.nodes:
         pytest.skip("KUBECONFIG names a cluster into which nobody here can load an image")
-    node_cluster.runtime.import_archive(busybox_archive(tmp_path_factory.mktemp("image")))
+    node_cluster.import_archive(busybox_archive(tmp_path_factory.mktemp("image")))
     return node_cluster.kubectl

@@ -13,9 +13,9 @@ import local_cluster
 from local_cluster import home
 from local_cluster.errors import ClusterError
 from local_cluster.kubectl import Kubectl
+from local_cluster.node_cluster import cluster_of
 from local_cluster.packages import require
 from local_cluster.processes import find
-from local_cluster.runtime import runtime_of
 from support.cluster.busybox import busybox_archive, pod
 from support.cluster.machine import changed, machine
 from support.waiting import eventually
@@ -34,7 +34,7 @@ def directory() -> Iterator[Path]:
 def test_down_leaves_the_machine_as_it_was(directory: Path, kubectl_program: Path, tmp_path: Path) -> None:
     before = machine()
     _run("up", directory)
-    _run_a_pod(directory, Kubectl(kubectl_program, directory / "kubeconfig"), busybox_archive(tmp_path))
+    _run_a_pod(Kubectl(kubectl_program, directory / "kubeconfig"), busybox_archive(tmp_path))
     assert changed(before, machine()) == SEEN
     _run("down", directory)
     assert changed(before, machine()) == set()
@@ -59,10 +59,8 @@ def test_without_its_packages_a_node_is_refused_with_the_command_that_installs_t
         require({"PATH": str(tmp_path)})
 
 
-def _run_a_pod(directory: Path, kubectl: Kubectl, archive: Path) -> None:
-    runtime = runtime_of(directory)
-    assert runtime
-    runtime.import_archive(archive)
+def _run_a_pod(kubectl: Kubectl, archive: Path) -> None:
+    cluster_of(kubectl).import_archive(archive)
     kubectl.apply(pod("sleeper", "default", "exec sleep 600"))
     kubectl("wait", "--for=condition=Ready", "pod/sleeper", "--timeout=60s")
 

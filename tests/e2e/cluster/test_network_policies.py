@@ -13,7 +13,7 @@ import pytest
 
 from local_cluster.fixtures import temporary_namespace
 from local_cluster.kubectl import Kubectl, Manifest
-from local_cluster.node import NodeCluster
+from local_cluster.node_cluster import NodeCluster
 from rljob_operator.children import children, tool_pods
 from rljob_operator.job.admitted_job import AdmittedJob
 from support.cluster.busybox import pod
@@ -123,8 +123,8 @@ def metadata_server(namespace: str) -> Manifest:
 
 @pytest.fixture
 def place(node_cluster: NodeCluster, kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    assert node_cluster.runtime is not None
-    node_cluster.runtime.import_archive(python_archive(tmp_path_factory.mktemp("python")))
+    assert node_cluster.nodes
+    node_cluster.import_archive(python_archive(tmp_path_factory.mktemp("python")))
     with ExitStack() as stack:
         job, operator, elsewhere, of_node = (stack.enter_context(temporary_namespace(kubectl)) for _ in range(4))
         kubectl("label", "namespace", of_node, "pod-security.kubernetes.io/enforce=privileged", "--overwrite")

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 import pytest
 
 from local_cluster.kubectl import Kubectl
-from local_cluster.node import NodeCluster
+from local_cluster.node_cluster import NodeCluster
 from local_cluster.project import Workspace, install, workspace
 
 
 @pytest.fixture(scope="session")
 def rljob(node_cluster: NodeCluster) -> NodeCluster:
     """The cluster, with images, chart and operator."""
-    if node_cluster.runtime is None:
+    if not node_cluster.nodes:
         pytest.skip("KUBECONFIG names a cluster into which nobody here can load an image")
     install(node_cluster, os.environ)
     return node_cluster

@@ -12,7 +12,7 @@ from typing import Any
 
 from local_cluster.fixtures import temporary_namespace
 from local_cluster.kubectl import Kubectl, Manifest
-from local_cluster.node import NodeCluster
+from local_cluster.node_cluster import NodeCluster
 from rljob_api.tool_protocol import PORT, host, tools_token
 from rljob_operator.children import children, tool_pods
 from rljob_operator.identity import ClusterRef
@@ -70,10 +70,10 @@ def driver(namespace: str) -> Manifest:
 @contextmanager
 def tools_on_a_node(cluster: NodeCluster, directory: Path) -> Iterator[Place]:
     """Start the pods; `directory` is for the archives of images."""
-    assert cluster.runtime is not None
+    assert cluster.nodes
     kubectl = cluster.kubectl
     for write in (busybox_archive, python_archive):
-        cluster.runtime.import_archive(write(directory))
+        cluster.import_archive(write(directory))
     runtime = {"env": {"PYTHONPATH": CODE}, "imagePullPolicy": "Never"}
     raw = raw_job(rollout={"tools": {"functions": ["python"], "concurrency": PODS, "memoryMib": 256}}, runtime=runtime)
     job = admitted(raw, replace(DEFAULTS, image=IMAGE))
