@@ -29,7 +29,7 @@ endif
 TRAINER_TESTS_AT_ONCE = $(if $(shell unshare -m true 2>/dev/null && echo yes),2 --dist worksteal,0)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup environment-cpu environment-gpu demo test unit integration integration-cluster integration-learner integration-trainer soak e2e mutants cluster cluster-build cluster-check cluster-demo cluster-down cluster-packages lint docs docs-serve generate lock sbom release image-gpu bench bench-gpu bench-operator chart-package clean
+.PHONY: help setup environment-cpu environment-gpu demo test unit integration integration-cluster integration-learner integration-trainer soak e2e mutants cluster cluster-build cluster-check cluster-demo cluster-down cluster-node cluster-packages lint docs docs-serve generate lock sbom release image-gpu bench bench-gpu bench-operator chart-package clean
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ e2e: $(READY) | $(GO) ## Run tests on a cluster with a real node; as root, after
 
 cluster: $(READY) | $(GO) ## Start Kubernetes on this machine and print how to use it (PROFILE=node: with a kubelet); NODES
 	PYTHONPATH=tests/cluster $(BIN)/python -m local_cluster up --profile $(or $(PROFILE),control-plane) $(if $(NODES),--nodes $(NODES))
+
+cluster-node: $(READY) ## Let something happen to a real node of it, for example DO="power-off node-2"; DO=--help lists all
+	@PYTHONPATH=tests/cluster $(BIN)/python -m local_cluster node $(DO)
 
 cluster-demo: $(READY) | $(GO) ## Train the quickstart in pods: start cluster, build images, install chart, apply job; as root
 	PYTHONPATH=tests/cluster $(BIN)/python -m local_cluster packages

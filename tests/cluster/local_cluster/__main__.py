@@ -1,22 +1,31 @@
-"""`make cluster`, `make cluster-demo` and `make cluster-down`: a cluster that stays until `make cluster-down`."""
+"""`make cluster`, `make cluster-demo` and `make cluster-down`: a cluster that stays until `make cluster-down`.
+
+`make cluster-node` calls `node ACTION NODE`: something happens to a real node of it.
+"""
 
 import argparse
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from local_cluster import control_plane, home, node_cluster, packages, project_images
+from local_cluster import control_plane, faults, home, node_cluster, packages, project_images
 from local_cluster.api_server import start_api_server
 from local_cluster.binaries import binary
 from local_cluster.demo import demo
 from local_cluster.errors import ClusterError
 from local_cluster.kubectl import Kubectl
+from local_cluster.node import Node, nodes_of
 
 PROFILE_FILE = "profile"
 """has profile and number of nodes once the cluster is complete"""
+ACTIONS = (
+    *("cordon", "uncordon", "drain", "stop-kubelet", "continue-kubelet"),
+    *("power-off", "power-on", "unplug", "slow", "partition", "heal"),
+)
+"""of the verb `node`; the last two concern all nodes"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +63,10 @@ def main(arguments: list[str]) -> int:
                     kubectl = up(directory, "node", None, os.environ)
                     print(demo(node_cluster.cluster_of(kubectl), os.environ))
                     print(usage(kubectl))
+                case "node":
+                    kubectl = _kubectl(directory, os.environ)
+                    happen(options.action, options.node, options.rate, kubectl, os.environ)
+                    print(kubectl("get", "nodes", "-o", "wide"))
     except ClusterError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -84,6 +97,18 @@ def up(directory: Path, profile: str, nodes: int | None, environ: Mapping[str, s
     return kubectl
 
 
+def happen(action: str, name: str | None, rate: str, kubectl: Kubectl, environ: Mapping[str, str]) -> None:
+    """Let this happen to the node of this name, or to all. Raises ClusterError."""
+    nodes = nodes_of(kubectl.kubeconfig.parent)
+    match action:
+        case "partition":
+            faults.partition(nodes)
+        case "heal":
+            faults.heal(nodes)
+        case _:
+            _happen_to(_named(nodes, name), action, rate, kubectl, environ)
+
+
 def build(profile: str, environ: Mapping[str, str]) -> None:
     """Build the programs of a profile into the cache, those of them that are not there."""
     for name in PROFILES[profile].programs:
@@ -99,6 +124,36 @@ The cluster is ready; its logs are in {kubectl.kubeconfig.parent}/logs, those of
   alias kubectl={kubectl.program}
 
 `make integration` uses it while KUBECONFIG is set. `make cluster-down` removes it."""
+
+
+def _happen_to(node: Node, action: str, rate: str, kubectl: Kubectl, environ: Mapping[str, str]) -> None:
+    match action:
+        case "cordon":
+            faults.cordon(node, kubectl)
+        case "uncordon":
+            faults.uncordon(node, kubectl)
+        case "drain":
+            faults.drain(node, kubectl)
+        case "stop-kubelet":
+            faults.stop_kubelet(node)
+        case "continue-kubelet":
+            faults.continue_kubelet(node)
+        case "power-off":
+            faults.power_off(node)
+        case "power-on":
+            faults.power_on(node, kubectl, environ)
+        case "unplug":
+            faults.unplug(node)
+        case "slow":
+            faults.slow(node, rate)
+
+
+def _named(nodes: Sequence[Node], name: str | None) -> Node:
+    for node in nodes:
+        if node.name == name:
+            return node
+    real = ", ".join(node.name for node in nodes) or "none"
+    raise ClusterError(f"NODE is {name}; the real nodes of this cluster are: {real}")
 
 
 def _start_control_plane(directory: Path, environ: Mapping[str, str], nodes: int) -> Kubectl:
@@ -134,6 +189,10 @@ def _parser() -> argparse.ArgumentParser:
         added = verbs.add_parser(verb, parents=[named])
         added.add_argument("--profile", choices=sorted(PROFILES), default="control-plane")
         added.add_argument("--nodes", type=int, help="of control-plane: simulated, of eight GPUs each; of node: real")
+    node = verbs.add_parser("node", parents=[named])
+    node.add_argument("action", choices=ACTIONS, metavar="ACTION", help=", ".join(ACTIONS))
+    node.add_argument("node", nargs="?", metavar="NODE", help="not for partition and heal, which concern all nodes")
+    node.add_argument("--rate", default="1mbit", help="of `slow`")
     return parser
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from local_cluster import footprint
+from local_cluster import faults, footprint
 from local_cluster.certificates import Certificate
 from local_cluster.errors import ClusterError
 from local_cluster.namespace import namespace_of
@@ -59,11 +59,13 @@ def test_a_cluster_finds_the_processes_of_its_nodes_and_a_node_only_its_own(tmp_
     assert len(stop_all(tmp_path)) == 1
 
 
-def test_a_node_that_is_off_has_no_namespaces(tmp_path: Path) -> None:
+def test_a_node_that_is_off_has_no_namespaces_and_is_not_powered_off_again(tmp_path: Path) -> None:
     write_network(tmp_path, free_network([], 2))
     _, second = nodes_of(tmp_path)
     with pytest.raises(ClusterError, match="node-2 is off"):
         namespace_of(second.directory)
+    with pytest.raises(ClusterError, match="node-2 is off"):
+        faults.power_off(second)
 
 
 def test_a_volume_is_offered_to_pods_on_every_node() -> None:
