@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -162,6 +163,11 @@ def outside(name: str) -> set[str]:
     return OUTSIDE & unlimited(name)
 
 
+def given(job: AdmittedJob, **defaults: Any) -> AdmittedJob:
+    """Return the job with these defaults of the operator."""
+    return replace(job, defaults=replace(job.defaults, **defaults))
+
+
 def test_the_policies_of_a_job_hold_when_somebody_tries(place: Place) -> None:
     assert {name: place.reached(name) for name in CLIENTS} == {name: unlimited(name) for name in CLIENTS}
 
@@ -175,14 +181,14 @@ def test_the_policies_of_a_job_hold_when_somebody_tries(place: Place) -> None:
     assert place.reached("operator") == {f"head:{DASHBOARD}", f"head:{CONTROL}"} | OUTSIDE
     assert place.reached("worker") == OF_HEAD | {f"tools:{TOOLS}"} | OUTSIDE
 
-    place.apply(replace(job, scrapers={"team": "monitoring"}))
+    place.apply(given(job, scrapers={"team": "monitoring"}))
     eventually(lambda: place.reached("stranger"), lambda found: found == {f"head:{METRICS}"} | outside("stranger"))
 
     own = OF_HEAD | {f"tools:{TOOLS}"}
-    place.apply(replace(job, egress=()))
+    place.apply(given(job, egress=()))
     eventually(lambda: place.reached("worker"), lambda found: found == own)
     block = {"to": [{"ipBlock": {"cidr": f"{place.addresses['stranger']}/32"}}]}
-    place.apply(replace(job, egress=(block,)))
+    place.apply(given(job, egress=(block,)))
     eventually(lambda: place.reached("worker"), lambda found: found == own | {"stranger:8080"})
 
     place.kubectl("delete", "networkpolicy", "--all", "-n", place.job)
