@@ -158,10 +158,11 @@ def rank(arguments: argparse.Namespace, row: Row) -> None:
 
 
 def save(learner: LearnerRank, arguments: argparse.Namespace) -> float:
-    """Return how long a checkpoint takes, in seconds."""
+    """Return how long a checkpoint keeps the training waiting, in seconds."""
     directory = Path("/dev/shm") / f"learner-parallel-{arguments.port}"
+    directory.mkdir(exist_ok=True)
     began = time.perf_counter()
-    learner.save(directory)
+    learner.stage(directory)
     saved = time.perf_counter() - began
     if arguments.rank == 0:
         shutil.rmtree(directory)

@@ -213,6 +213,10 @@ class NoEvaluation:
 class NoCheckpoints:
     directory: Path
 
+    def begin(self, step: int) -> None: ...
+
+    def check(self) -> None: ...
+
     def save(self, step: int) -> Path:
         return self.directory
 

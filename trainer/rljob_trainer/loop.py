@@ -38,9 +38,14 @@ def train(parts: Parts, first: int, steps: int) -> bool:
             with measure("evaluate"):
                 parts.report.evaluation(step + 1, parts.evaluation.measure())
         ends = parts.orders.requested
-        if parts.cadence.saves(step + 1) or ends:
+        if ends or step + 1 == steps:
             with measure("checkpoint"), parts.gpu_sharing.saving():
                 parts.checkpoints.save(step + 1)
+        elif parts.cadence.saves(step + 1):
+            with measure("checkpoint"), parts.gpu_sharing.saving():
+                parts.checkpoints.begin(step + 1)
+        else:
+            parts.checkpoints.check()
         if ends:
             return step + 1 == steps
     return True

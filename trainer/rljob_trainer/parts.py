@@ -50,6 +50,12 @@ class Evaluation(Protocol):
 
 
 class Checkpoints(Protocol):
+    def begin(self, step: int) -> None:
+        """Copy the state after `step` steps; it is written beside the steps that follow."""
+
+    def check(self) -> None:
+        """Raise what the writing of a checkpoint has raised meanwhile."""
+
     def save(self, step: int) -> Path:
         """Save the state after `step` steps; it is complete when this returns."""
 

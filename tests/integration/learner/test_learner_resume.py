@@ -17,7 +17,6 @@ from support.trainer.learner_scenarios import (
     load_error,
     load_train,
     load_train_save_train,
-    own_and_gathered_state,
     save_and_look,
     train_and_export,
     train_save_train,
@@ -126,27 +125,6 @@ def test_masters_of_bf16_weights_go_to_another_layout_too(tiny_qwen3_dir: Path, 
     for name in ("weights", "master", "exp_avg", "exp_avg_sq"):
         torch.testing.assert_close(loaded[name], saved[name], rtol=0, atol=0)
     assert loaded["next"].loss == pytest.approx(saved["next"].loss, rel=1e-2)
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize(
-    ("tensor", "pipeline", "data", "piece"),
-    [(1, 1, 1, 1), (2, 1, 1, 1), (1, 2, 1, 1), (1, 1, 2, 1000), (1, 2, 2, 2**24)],
-)
-def test_a_checkpoint_has_what_megatron_would_gather(
-    tiny_qwen3_dir: Path, precision: str, tensor: int, pipeline: int, data: int, piece: int
-) -> None:
-    world, config = in_layout(learner_config(tiny_qwen3_dir, precision=precision), (tensor, pipeline, data))
-    whole = 0
-    for own, gathered in run_ranks(own_and_gathered_state, world, config, BEFORE[:1], piece):
-        assert (own is None) == (gathered is None)
-        whole += own is not None
-        for index, buffer in (own or {}).items():
-            for dtype, tensors in buffer.items():
-                wanted = {name: gathered[index][dtype][name] for name in ("param", "exp_avg", "exp_avg_sq")}
-                torch.testing.assert_close(tensors, wanted, rtol=0, atol=0)
-                assert all(tensor.any() for tensor in tensors.values())
-    assert whole == tensor * pipeline, "the first rank of each data-parallel group has it"
 
 
 @pytest.mark.parametrize(("saved_by", "loaded_by"), [((1, 1, 1), (2, 1, 1)), ((2, 1, 1), (1, 1, 1))])

@@ -13,12 +13,14 @@ from typing import Any
 
 import pytest
 import ray
+import xxhash
 
 from rljob_api.sizing.parallel_layout import ParallelLayout
 from rljob_trainer.batches.batches import StepBatch
 from rljob_trainer.batches.packing import Packing, pack
+from rljob_trainer.learners import group as group_module
 from rljob_trainer.learners.config import layout
-from rljob_trainer.learners.errors import LearnerError, LearnerLostError, TrainingDivergedError
+from rljob_trainer.learners.errors import LearnerError, LearnerLostError, LearnerStalledError, TrainingDivergedError
 from rljob_trainer.learners.group import LearnerGroup
 from rljob_trainer.learners.rank.rank import LearnerRank
 from rljob_trainer.processes.background import Background
@@ -54,8 +56,8 @@ def group(cluster: None, tiny_llama_dir: Path) -> Iterator[LearnerGroup]:
 
 
 @contextmanager
-def started(make: Callable[..., Any], spread: ParallelLayout) -> Iterator[LearnerGroup]:
-    made = LearnerGroup(make, [{"num_cpus": 0}] * WORLD, spread, timeout_s=RANKS_S, max_skipped=0)
+def started(make: Callable[..., Any], spread: ParallelLayout, still_s: float = RANKS_S) -> Iterator[LearnerGroup]:
+    made = LearnerGroup(make, [{"num_cpus": 0}] * WORLD, spread, timeout_s=RANKS_S, max_skipped=0, still_s=still_s)
     try:
         made.start()
         yield made
@@ -63,9 +65,9 @@ def started(make: Callable[..., Any], spread: ParallelLayout) -> Iterator[Learne
         made.stop()
 
 
-def ranks(checkpoint: Path) -> AbstractContextManager[LearnerGroup]:
+def ranks(checkpoint: Path, still_s: float = RANKS_S) -> AbstractContextManager[LearnerGroup]:
     config = learner_config(checkpoint, tensor=2)
-    return started(partial(Rank, config), layout(config, WORLD))
+    return started(partial(Rank, config), layout(config, WORLD), still_s)
 
 
 def step(seed: int, **changes: float) -> StepBatch:
@@ -89,9 +91,42 @@ def test_two_steps_of_one_rollout_use_the_probabilities_before_the_first(group: 
     assert group.call(Rank.pid)[0] != group.call(Rank.pid)[1]
 
 
+def test_training_goes_on_while_a_checkpoint_is_written(group: LearnerGroup, tmp_path: Path) -> None:
+    group.stage(tmp_path)
+    place = tmp_path / "__1_0.distcp"
+    os.mkfifo(place)  # rank 1 cannot write before somebody reads
+    with ThreadPoolExecutor(1) as beside:
+        writing = beside.submit(group.write)
+        metrics = group.train([step(3)])
+        assert not writing.done()
+        content = place.read_bytes()
+        digests = writing.result(60)
+    place.unlink()
+    place.write_bytes(content)
+    assert digests["__1_0.distcp"] == xxhash.xxh3_128_hexdigest(content)
+    beats: list[None] = []
+    group.load(tmp_path, lambda: beats.append(None))
+    assert beats, "bytes have moved"
+    again = group.train([step(3)])
+    assert (again.loss, again.grad_norm) == (metrics.loss, metrics.grad_norm), "the state was that of before the step"
+
+
 def test_more_skipped_steps_than_allowed_are_an_error(group: LearnerGroup) -> None:
     with pytest.raises(TrainingDivergedError, match="maxSkippedSteps allows 0"):
         group.train([step(0, advantage=math.nan)])
+
+
+def test_ranks_that_write_nothing_are_given_up_with_their_numbers(
+    cluster: None, tiny_llama_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_module, "LOOK_S", 0.2)
+    with ranks(tiny_llama_dir, still_s=1.0) as group:
+        group.stage(tmp_path)
+        os.mkfifo(tmp_path / "__1_0.distcp")
+        with pytest.raises(
+            LearnerStalledError, match=r"ranks \[1\] should write a checkpoint, and moved no byte for 1 s"
+        ):
+            group.write()
 
 
 def test_an_error_in_the_ranks_comes_back_with_its_traceback(group: LearnerGroup, tmp_path: Path) -> None:

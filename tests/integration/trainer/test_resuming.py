@@ -81,7 +81,7 @@ def test_a_damaged_newest_checkpoint_is_skipped_and_reported(prepare: Prepare, f
     shard.unlink()
 
     finish(run)
-    assert begun(run) == [0, 14]
+    assert begun(run) == [*begun(finished), 14]
     assert "resumes from iter_0000014; damaged: " in run.output
     (finding,) = run.records("finding")
     assert finding["name"] == "DamagedCheckpoint"
@@ -93,6 +93,24 @@ def test_a_damaged_newest_checkpoint_is_skipped_and_reported(prepare: Prepare, f
     assert sum(history.parts.values()) == pytest.approx(history.seconds, rel=0.01), "every second has its part"
     assert history.parts["redone"] == pytest.approx(run.records("run")[1]["lost_seconds"], rel=0.01)
     assert history.parts["recovery"] > 0, "from the end of the first run to the start of the second"
+
+
+def test_a_bit_that_changed_in_the_newest_checkpoint_is_found_by_the_rank_that_reads_it(
+    prepare: Prepare, finished: WholeRun
+) -> None:
+    run = prepare(finished)
+    shard = next((run.run_directory / "checkpoints" / NEWEST).glob("*.distcp"))
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+
+    finish(run)
+    assert begun(run)[-1] == 14
+    assert f"{shard.name}: bytes " in run.output and "iter_0000014 is the next to try" in run.output
+    (finding,) = run.records("finding")
+    assert finding["name"] == "DamagedCheckpoint"
+    assert f"are not as they were written; kept as damaged-{NEWEST}" in finding["evidence"]
+    assert (run.run_directory / "checkpoints" / f"damaged-{NEWEST}").is_dir()
 
 
 @pytest.mark.long

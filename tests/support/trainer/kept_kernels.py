@@ -8,6 +8,7 @@ from rljob_api.kernels import DIRECTORY_VARIABLE
 from rljob_trainer.learners.config import LearnerConfig
 from rljob_trainer.learners.rank.rank import LearnerRank
 from rljob_trainer.processes.kernel_archive import KeptKernels
+from support.trainer.learner_scenarios import save
 
 TOKEN = "a token"
 
@@ -32,5 +33,5 @@ def kernels_around_a_save(
         learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
         had = sorted(path.name for path in machine.iterdir() if not path.name.startswith("."))
         assert not packed, "there is nothing new yet"
-        learner.save(directory)
+        save(learner, directory)
     return had, packed == [kept(machine, config.kernels)]

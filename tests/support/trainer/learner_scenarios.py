@@ -13,15 +13,29 @@ from rljob_trainer.batches.packing import MicroBatch, Packing, TrainingSequence,
 from rljob_trainer.learners.config import LearnerConfig, LossSettings
 from rljob_trainer.learners.objectives import objective
 from rljob_trainer.learners.rank.attention.layout import token_layout
+from rljob_trainer.learners.rank.checkpoint.draft import write_now
 from rljob_trainer.learners.rank.head.head_settings import VocabularyShard
 from rljob_trainer.learners.rank.head.logprobs import logprobs_and_entropy
-from rljob_trainer.learners.rank.optimizer import optimizer_state
 from rljob_trainer.learners.rank.rank import LearnerRank
 from rljob_trainer.learners.rank.replacements import matrices
 from rljob_trainer.metrics import OptimizerStep
+from rljob_trainer.rundir.retries import PATIENT
 from support.trainer.learner_data import engine_logprobs
 
 Steps = list[list[TrainingSequence]]
+
+
+def save(learner: LearnerRank, directory: Path) -> None:
+    """Write a whole checkpoint into a directory, as the driver has it written."""
+    directory.mkdir(parents=True, exist_ok=True)
+    learner.stage(directory)
+    write_now(learner._staged(), PATIENT)
+
+
+def load(learner: LearnerRank, directory: Path) -> None:
+    """Continue from a checkpoint."""
+    learner.load(directory)
+    learner.spread()
 
 
 def train(
@@ -143,7 +157,7 @@ def train_save_train(
     learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
     for sequences in before:
         _step(learner, sequences, 64, False)
-    learner.save(directory)
+    save(learner, directory)
     return [_step(learner, sequences, 64, False) for sequences in after], weights(learner)
 
 
@@ -162,7 +176,7 @@ def load_train(
 ) -> tuple[list[OptimizerStep], dict[str, torch.Tensor]]:
     """Load and take steps; return their metrics and the weights."""
     learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
-    learner.load(directory)
+    load(learner, directory)
     return [_step(learner, sequences, 64, False) for sequences in after], weights(learner)
 
 
@@ -178,10 +192,10 @@ def load_train_save_train(
 ) -> tuple[list[OptimizerStep], dict[str, torch.Tensor]]:
     """Load, take steps, save, take more; return the metrics of those and the weights."""
     learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
-    learner.load(directory)
+    load(learner, directory)
     for sequences in before:
         _step(learner, sequences, 64, False)
-    learner.save(again)
+    save(learner, again)
     return [_step(learner, sequences, 64, False) for sequences in after], weights(learner)
 
 
@@ -192,7 +206,7 @@ def critic_train_save_train(
     learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
     for sequences in before:
         _step_of_both(learner, sequences)
-    learner.save(directory)
+    save(learner, directory)
     return [*(_step_of_both(learner, sequences) for sequences in after), weights(learner), _critic_weights(learner)]
 
 
@@ -201,7 +215,7 @@ def critic_load_train(
 ) -> list[Any]:
     """Load and go on; return the same."""
     learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
-    learner.load(directory)
+    load(learner, directory)
     return [*(_step_of_both(learner, sequences) for sequences in after), weights(learner), _critic_weights(learner)]
 
 
@@ -209,7 +223,7 @@ def load_error(rank: int, world_size: int, port: int, config: LearnerConfig, dir
     """Return what loading raises."""
     learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
     try:
-        learner.load(directory)
+        load(learner, directory)
     except ValueError as error:
         return str(error)
     return ""
@@ -228,25 +242,8 @@ def save_and_look(
     learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
     for sequences in before:
         _step(learner, sequences, 64, False)
-    learner.save(directory)
+    save(learner, directory)
     return look(learner, after)
-
-
-def own_and_gathered_state(
-    rank: int, world_size: int, port: int, config: LearnerConfig, before: Steps, piece: int
-) -> tuple[dict[Any, Any] | None, dict[Any, Any] | None]:
-    """Take steps; return the optimizer's state as a checkpoint takes it, and as Megatron gathers it.
-
-    `piece` numbers are sent at once.
-    """
-    optimizer_state.PIECE = piece
-    learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
-    for sequences in before:
-        _step(learner, sequences, 64, False)
-    (part,) = learner._optimizer.megatron.chained_optimizers
-    gathered = type(part).get_parameter_state_dp_zero(part)
-    own = part.get_parameter_state_dp_zero(use_gloo_comm=True, empty_data=False, return_on_all_ranks=False)
-    return own, gathered
 
 
 def load_and_look(
@@ -254,7 +251,7 @@ def load_and_look(
 ) -> dict[str, Any]:
     """Load; return the learner's state, and the metrics of one more step."""
     learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
-    learner.load(directory)
+    load(learner, directory)
     return look(learner, after)
 
 

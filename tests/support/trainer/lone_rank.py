@@ -47,7 +47,10 @@ class SmallModel(torch.nn.Module):
 
     def sharded_state_dict(self) -> dict[str, ShardedTensor]:
         """Return the parameters as Megatron's checkpoints take them."""
-        return {name: ShardedTensor.from_rank_offsets(name, each) for name, each in self.named_parameters()}
+        return {
+            name: ShardedTensor.from_rank_offsets(name, each, replica_id=(0, 0, 0))
+            for name, each in self.named_parameters()
+        }
 
     def set_input_tensor(self, _: object) -> None:
         """Megatron's pipeline sets it; this model is its only stage."""

@@ -29,9 +29,9 @@ def train_and_leave(
     if config.critic:
         found["critic"] = [then_leaves(learner.train_critic(share)), then_leaves(learner.values(share))]
     found["weights"] = then_leaves(weights(learner))
-    then_leaves(learner.save(directory))
+    then_leaves(learner_scenarios.save(learner, directory))
     found["again"] = then_leaves(learner_scenarios._step(learner, steps[0], 64, False))
-    then_leaves(learner.load(directory))
+    then_leaves(learner_scenarios.load(learner, directory))
     learner._state.need(optimizer=True)  # what follows looks into the rank
     learner._state.need_optimizer()
     return found | look(learner, steps[0])

@@ -13,9 +13,13 @@ PROMPTS_PER_STEP = 2
 
 
 class Learner:
-    def save(self, directory: Path) -> None:
-        (directory / "__0_0.distcp").write_bytes(b"weights")
-        (directory / "common.pt").write_bytes(b"common")
+    def stage(self, directory: Path) -> None:
+        self.directory = directory
+
+    def write(self) -> dict[str, str]:
+        (self.directory / "__0_0.distcp").write_bytes(b"weights")
+        (self.directory / "common.pt").write_bytes(b"common")
+        return {}
 
 
 def saved_run(directory: Path, steps: int, interval: int) -> Path:
@@ -31,6 +35,7 @@ def saved_run(directory: Path, steps: int, interval: int) -> Path:
         learner=Learner(),
         stream=SimpleNamespace(position=(0, 32), fingerprint="abc"),
         journal=journal,
+        copied=lambda *_: None,
         saved=lambda *_: None,
         may_write=lambda: None,
     )
@@ -61,5 +66,5 @@ def checkpoint(run: Path, step: int) -> Path:
 
 
 def damage(run: Path, step: int) -> None:
-    """Change a byte of a shard."""
-    (checkpoint(run, step) / "__0_0.distcp").write_bytes(b"weightz")
+    """Cut a byte off a shard."""
+    (checkpoint(run, step) / "__0_0.distcp").write_bytes(b"weight")

@@ -69,6 +69,12 @@ class Recorder:
     def measure(self):
         return Accuracy(None, None, 0)
 
+    def begin(self, step: int) -> None:
+        self.events.append(f"begin to save {step}")
+
+    def check(self) -> None:
+        self.events.append("check")
+
     def save(self, step: int) -> Path:
         self.events.append(f"save {step}")
         return Path()
@@ -121,8 +127,8 @@ def test_a_step_trains_before_it_publishes_and_publishes_before_it_saves():
 def test_the_loop_saves_and_evaluates_at_its_intervals_and_at_the_end():
     recorder = Recorder()
     assert train(parts_of(recorder), first=0, steps=4)
-    due = [event for event in recorder.events if event.startswith(("save", "evaluate"))]
-    assert due == ["evaluate 0", "save 2", "evaluate 3", "evaluate 4", "save 4"]
+    due = [event for event in recorder.events if event.startswith(("begin", "check", "save", "evaluate"))]
+    assert due == ["evaluate 0", "check", "begin to save 2", "evaluate 3", "check", "evaluate 4", "save 4"]
 
 
 def test_a_stop_saves_and_ends_after_the_running_step():

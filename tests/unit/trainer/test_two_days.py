@@ -7,7 +7,7 @@ import pytest
 from rljob_trainer.reporting.events import read_events
 from rljob_trainer.reporting.losses import AwayError
 from rljob_trainer.reporting.records import StepRecord
-from rljob_trainer.rundir.checkpoints import complete, verified
+from rljob_trainer.rundir.checkpoints import checked, complete
 from rljob_trainer.rundir.journal import audited, recorded
 from support.trainer.hostile_world import PROMPTS, World, run
 
@@ -39,7 +39,7 @@ def test_a_run_of_two_days_finishes_and_what_was_lost_is_in_the_status(tmp_path,
     assert (len(consumed), set(consumed.values())) == (STEPS * PROMPTS, {1})
 
     checkpoints = complete(tmp_path / "checkpoints")
-    assert [verified(path).step for path in checkpoints] == [STEPS, STEPS - 20]
+    assert [checked(path).step for path in checkpoints] == [STEPS, STEPS - 20]
     assert list((tmp_path / "checkpoints").glob("damaged-*")) == []
     steps = [record.step for record in read_events(tmp_path / "events.jsonl") if isinstance(record, StepRecord)]
     assert steps == list(range(1, STEPS + 1))

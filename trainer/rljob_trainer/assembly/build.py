@@ -36,15 +36,23 @@ from rljob_trainer.data.packages import cache_directory, checkpoint
 from rljob_trainer.data.prompt_scheduler import PromptScheduler
 from rljob_trainer.data.tokenizer import import_in_background
 from rljob_trainer.engines import placement
+from rljob_trainer.learners.errors import DamagedCheckpointError
 from rljob_trainer.learners.rank_calls import Rank
 from rljob_trainer.parts import Parts
 from rljob_trainer.processes import leftovers
 from rljob_trainer.reporting.events import FILE_NAME, last_step
 from rljob_trainer.reporting.losses import Losses
 from rljob_trainer.reporting.phases import Phases
-from rljob_trainer.rundir.checkpoints import CheckpointError, Found
+from rljob_trainer.rundir.checkpoints import (
+    BEGIN_ANEW,
+    CheckpointError,
+    Found,
+    complete,
+    set_aside,
+    step_of,
+)
 from rljob_trainer.rundir.fence import Fence
-from rljob_trainer.rundir.resume import begin
+from rljob_trainer.rundir.resume import begin, damaged
 from rljob_trainer.rundir.retries import Patience, StorageError
 
 Resume = Callable[[Learning], None]
@@ -98,7 +106,7 @@ def _run(foundation: Foundation, server: ControlServer, found: Found | None) -> 
     sampling, learning = start(
         partial(material.source.start, material, slots),
         partial(mode.start_learning, foundation, material, slots),
-        partial(_resumed, material),
+        partial(_resumed, foundation, material),
         foundation.status_store.beat,
     )
     updater = start_watchers(foundation, sampling, learning.group, server)
@@ -134,9 +142,24 @@ def start_learner_first(
     return samples, learns
 
 
-def _resumed(material: Material, learning: Learning) -> None:
-    if material.resume:
-        learning.group.load(material.resume.path)
+def _resumed(foundation: Foundation, material: Material, learning: Learning) -> None:
+    """Let the learner continue. A checkpoint that is damaged is set aside: the next attempt takes an older one.
+
+    Raises CheckpointError if there is none.
+    """
+    if not material.resume:
+        return
+    path = material.resume.path
+    try:
+        learning.group.load(path, foundation.status_store.beat)
+    except DamagedCheckpointError as error:
+        older = [each for each in complete(path.parent, foundation.patience) if each != path]
+        if not older:
+            raise CheckpointError(f"no checkpoint can be read: {error}; {BEGIN_ANEW}") from error
+        (kept,) = set_aside(path.parent, step_of(path) - 1, foundation.patience)
+        finding = damaged(str(error), kept)
+        foundation.report.found(finding, step_of(older[0]))  # where the next attempt begins, which forgets later ones
+        raise DamagedCheckpointError(f"{finding.evidence}; {older[0].name} is the next to try") from error
 
 
 def _connect_ray(foundation: Foundation) -> Path:

@@ -24,7 +24,7 @@ from rljob_trainer.engines.pool import EnginePool
 from rljob_trainer.learners import copies, link_report
 from rljob_trainer.learners.actor_critic import ActorCritic
 from rljob_trainer.learners.config import layout
-from rljob_trainer.learners.group import LearnerGroup
+from rljob_trainer.learners.group import STILL_S, LearnerGroup
 from rljob_trainer.learners.link_report import LinkReport
 from rljob_trainer.learners.rank_calls import Rank
 from rljob_trainer.parts import Trained, Weights
@@ -77,6 +77,7 @@ class Learner:
             learner=self.group,
             stream=material.stream,
             journal=material.journal,
+            copied=self._copied,
             saved=self._saved,
             may_write=self.foundation.fence.check,
             patience=self.foundation.patience,
@@ -84,13 +85,16 @@ class Learner:
         batches = step_batches(self.foundation, material, self.group, gpu_sharing)
         return Trained(batches, with_critic(self.group, spec, material.first), checkpoints)
 
-    def _saved(self, step: int, path: Path) -> None:
-        """Report a checkpoint, and copies of a parameter that are not equal: the checkpoint has the first of them."""
-        report = self.foundation.report
-        report.checkpoint(step, path)
+    def _copied(self, step: int) -> None:
+        """Report copies of a parameter that are not equal: the checkpoint has the first of them."""
         unequal = self.group.call(Rank.unequal_copies)[0]
         if unequal and (finding := copies.finding(unequal, self.group.call(Rank.links)[0])):
-            report.found(finding, step)
+            self.foundation.report.found(finding, step)
+
+    def _saved(self, step: int, path: Path, seconds: float) -> None:
+        """Report a checkpoint."""
+        self.foundation.report.checkpoint(step, path)
+        self.foundation.status_store.saved(seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +139,7 @@ def start_learner(foundation: Foundation, material: Material, slots: Slots) -> L
         layout=layout(config, len(ranks)),
         timeout_s=LEARNER_S,
         max_skipped=config.optimizer.max_skipped_steps,
+        still_s=STILL_S + config.longest_outage_s,  # while a rank waits for a volume, it moves nothing
     )
     learner = Learner(foundation, material, _started(foundation, group))
     report_links(group.call(Rank.links)[0], foundation.report.found, material.first)

@@ -46,6 +46,12 @@ class NoCheckpoints:
 
     directory: Path
 
+    def begin(self, step: int) -> None:
+        """Do nothing."""
+
+    def check(self) -> None:
+        """Nothing is written."""
+
     def save(self, step: int) -> Path:
         """Return where the run's files are."""
         return self.directory

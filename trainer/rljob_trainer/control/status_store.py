@@ -12,8 +12,6 @@ from rljob_api.control import Decision, Incident, Status
 
 KEPT_INCIDENTS = 100
 KEPT_DECISIONS = 200
-SAVE = "checkpoint"
-"""the phase of a save"""
 
 
 class StatusStore:
@@ -45,6 +43,10 @@ class StatusStore:
         """Note a sign of life of the main thread; makes no revision, so it may be called often."""
         with self._lock:
             self._status = self._status.model_copy(update={"heartbeat": self._clock()})
+
+    def saved(self, seconds: float) -> None:
+        """Note how long a checkpoint took until it was complete."""
+        self._change(lambda status: {"save_seconds": max(status.save_seconds or 0.0, seconds)})
 
     def report(self, incident: Incident) -> None:
         """Add an incident, or complete the one of the same engine and generation."""
@@ -79,9 +81,7 @@ class StatusStore:
 def _ended(status: Status, now: float) -> dict[str, object]:
     if not status.phase_since:
         return {}
-    took_s = now - status.phase_since
-    longest: dict[str, object] = {"longest_phase_seconds": max(status.longest_phase_seconds, took_s)}
-    return longest | ({"save_seconds": max(status.save_seconds or 0.0, took_s)} if status.phase == SAVE else {})
+    return {"longest_phase_seconds": max(status.longest_phase_seconds, now - status.phase_since)}
 
 
 def _merged(incidents: tuple[Incident, ...], incident: Incident) -> tuple[Incident, ...]:

@@ -11,8 +11,6 @@ from rljob_trainer.algorithms.algorithm import CLIP
 
 EntropyUse = Literal["none", "measured", "differentiated"]
 Estimator = Literal["k1", "k2", "k3"]
-OUTAGE_SHARE = 0.75
-"""of the time that a collective waits: how long a rank may wait for a file"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +88,9 @@ class LearnerConfig:
     timeout_s: float = 600.0
     """how long a collective waits for a rank that does not come [s]"""
     longest_outage_s: float = 600.0
-    """how long the volume of a checkpoint may fail while it is read [s]; `outage_s` is what ranks make of it"""
+    """how long the volume of a checkpoint may fail while a rank reads or writes it [s]"""
     kernels: Path | None = None
     """archive of compiled kernels, see `kernel_archive`; None: they are not kept"""
-
-    @property
-    def outage_s(self) -> float:
-        """How long a rank waits for a volume [s]: the others wait for it in a collective, and must not give it up."""
-        return min(self.longest_outage_s, OUTAGE_SHARE * self.timeout_s)
 
     @property
     def keeps_reference(self) -> bool:

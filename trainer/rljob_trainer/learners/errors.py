@@ -40,6 +40,12 @@ class CheckpointFormatError(RunError, ValueError):
     exit = Exit.BAD_INPUT
 
 
+class DamagedCheckpointError(RunError, RuntimeError):
+    """What was read of a checkpoint is not what was written; the text names the file. An older one may be intact."""
+
+    exit = Exit.FAILED
+
+
 class CriticMismatchError(RunError, ValueError):
     """A checkpoint holds a critic and the learner has none, or the other way round."""
 

@@ -25,6 +25,7 @@ from rljob_trainer.learners.config import Estimator
 from rljob_trainer.learners.errors import (
     CheckpointFormatError,
     CriticMismatchError,
+    DamagedCheckpointError,
     LearnerError,
     LearnerLostError,
     LearnerStalledError,
@@ -47,19 +48,38 @@ R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
 
 INTERRUPT_S = 30.0
+STILL_S = 300.0
+"""how long no byte of a checkpoint may move, although its volume answers [s]"""
+LOOK_S = 5.0
+"""between two looks at how many bytes have moved [s]"""
+THREADS = 6
+"""of a rank: `stay` never ends; a checkpoint is written, and looked at, beside a call; `interrupt` and `stacks` must
+run while that hangs"""
 GONE_WITHIN_S = 5.0
 """within which Ray reports that a process is gone"""
 OUT_OF_MEMORY = ("OutOfMemoryError", "can't allocate memory")
 """what torch says of CUDA's memory and of the host's"""
-REFUSALS = (UnsupportedModelError, CheckpointFormatError, CriticMismatchError, StorageError, LinkError)
+REFUSALS = (
+    UnsupportedModelError,
+    CheckpointFormatError,
+    CriticMismatchError,
+    DamagedCheckpointError,
+    StorageError,
+    LinkError,
+)
 """what a rank raises for the driver to judge"""
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 class LearnerGroup:
     """All ranks. Methods block and may be called from any thread.
 
     They raise LearnerError, LearnerLostError or LearnerStalledError, and what a rank refuses as it is:
-    UnsupportedModelError, CheckpointFormatError, CriticMismatchError, StorageError, LinkError, MemoryError.
+    UnsupportedModelError, CheckpointFormatError, CriticMismatchError, DamagedCheckpointError, StorageError, LinkError,
+    MemoryError.
     """
 
     def __init__(
@@ -69,15 +89,20 @@ class LearnerGroup:
         layout: ParallelLayout,
         timeout_s: float,
         max_skipped: int,
+        still_s: float = STILL_S,
     ) -> None:
-        """Place a host for each of `actor_options`; `make` constructs a rank in it when `start` is called."""
+        """Place a host for each of `actor_options`; `make` constructs a rank in it when `start` is called.
+
+        A checkpoint may take any time while bytes of it move: ranks that move none for `still_s` are given up.
+        """
         self._make = make
-        # Three threads: `interrupt` must run while another call hangs, and `stay` never ends.
         hosts = ray.remote(RankHost)
-        self._hosts = [hosts.options(max_restarts=0, max_concurrency=4, **each).remote() for each in actor_options]
+        options = [{"max_restarts": 0, "max_concurrency": THREADS, **each} for each in actor_options]
+        self._hosts = [hosts.options(**each).remote() for each in options]
         self._layout = layout
         self._timeout_s = timeout_s
         self._max_skipped = max_skipped
+        self._still_s = still_s
         self._skips: Skips = ()
         self._lost: LearnerLostError | None = None
         self._lock = threading.RLock()
@@ -141,13 +166,21 @@ class LearnerGroup:
         with self._lock:
             return self._logprobs(shares)
 
-    def save(self, directory: Path) -> None:
-        """Write a checkpoint of all ranks."""
-        self.call(Rank.save, directory)
+    def stage(self, directory: Path) -> None:
+        """Copy all ranks' state for a checkpoint; training may go on at once."""
+        self.call(Rank.stage, directory)
 
-    def load(self, directory: Path) -> int:
-        """Continue from a checkpoint; return the optimizer steps that it holds."""
-        steps = self.call(Rank.load, directory)[0]
+    def write(self) -> Mapping[str, str]:
+        """Write the copies, beside what else the ranks do; return the digests of the files, by name."""
+        written = self._moving("write a checkpoint", Rank.write_staged)
+        self._wait([_call(self._hosts[0], Rank.finish_save, (written,), {})])
+        return {name: digest for each in written for name, digest in each.digests.items()}
+
+    def load(self, directory: Path, alive: Callable[[], None] = _nothing) -> int:
+        """Continue from a checkpoint; return the optimizer steps that it holds. `alive` is called as it is read."""
+        with self._lock:
+            steps = self._moving(f"read {directory}", Rank.load, directory, alive=alive)[0]
+            self.call(Rank.spread)
         self._skips = self.call(Rank.recent_skips)[0]
         return steps
 
@@ -221,6 +254,30 @@ class LearnerGroup:
         ]
         return self._wait(references)
 
+    def _moving(
+        self,
+        what: str,
+        method: Callable[..., R],
+        *arguments: object,
+        alive: Callable[[], None] = _nothing,
+    ) -> list[R]:
+        """Call a method that moves bytes on all ranks; return their answers in order of rank.
+
+        It may take as long as it moves any: `alive` is called then.
+        """
+        references = [_call(host, method, arguments, {}) for host in self._hosts]
+        moved, since = -1, time.monotonic()
+        while pending := _unready(references):
+            now = sum(self._wait([_call(self._hosts[rank], Rank.bytes_done, (), {}) for rank in pending]))
+            if now != moved:
+                moved, since = now, time.monotonic()
+                alive()
+            elif time.monotonic() - since > self._still_s:
+                raise LearnerStalledError(
+                    f"learner ranks {pending} should {what}, and moved no byte for {self._still_s:.0f} s"
+                )
+        return self._wait(references)
+
     def _wait(self, references: Sequence[Awaitable[R]], timeout_s: float | None = None) -> list[R]:
         deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
         answers: dict[int, R] = {}
@@ -237,6 +294,18 @@ class LearnerGroup:
                     _raise_lost(pending)
                     raise
         return [answers[rank] for rank in range(len(references))]
+
+
+def _unready(references: Sequence[Any]) -> list[int]:
+    """Return which answers are not there after a while; none as soon as one of them is an error."""
+    ready, waiting = ray.wait(list(references), num_returns=len(references), timeout=LOOK_S)
+    with suppress(GetTimeoutError):
+        for reference in ready:
+            try:
+                ray.get(reference, timeout=0)
+            except (RayActorError, RayTaskError):
+                return []
+    return [references.index(reference) for reference in waiting]
 
 
 def _call(host: Any, method: Callable[..., R], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Awaitable[R]:

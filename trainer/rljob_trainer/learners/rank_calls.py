@@ -3,7 +3,8 @@
 `LearnerGroup` takes a method from here, `group.call(Rank.links)`, so that mypy checks its name and arguments.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -21,8 +22,19 @@ Values_R = npt.NDArray[np.float32]
 """a number for each response token of a micro-batch"""
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a rank has written of a checkpoint."""
+
+    lengths: npt.NDArray[np.int64]
+    """of the items of its file, in their order [bytes]"""
+    digests: Mapping[str, str]
+    """XXH3 (128 bits) of each of its files, by name"""
+
+
 class Rank(Protocol):
-    """One rank. All methods are collective; lists are empty on ranks that do not hold the output."""
+    """One rank. Methods are collective if they do not say otherwise; lists are empty on ranks that do not hold the
+    output."""
 
     def links(self) -> LinkReport | None: ...
 
@@ -48,8 +60,20 @@ class Rank(Protocol):
 
     def write_hf(self, directory: Path) -> None: ...
 
-    def save(self, directory: Path) -> None: ...
+    def stage(self, directory: Path) -> None: ...
 
-    def load(self, directory: Path) -> int: ...
+    def write_staged(self) -> Written:
+        """Not collective."""
+
+    def finish_save(self, written: Sequence[Written]) -> None:
+        """Of rank 0 alone."""
+
+    def load(self, directory: Path) -> int:
+        """Not collective: `spread` is called when all ranks have loaded."""
+
+    def spread(self) -> None: ...
+
+    def bytes_done(self) -> int:
+        """Not collective, and beside another call."""
 
     def leave(self, weights: bool) -> None: ...

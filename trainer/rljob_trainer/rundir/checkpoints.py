@@ -1,12 +1,19 @@
-"""Checkpoints on disk: written beside their place, verified, moved there in one rename, counted, thinned out.
+"""Checkpoints on disk: written beside their place, moved there in one rename, counted, thinned out.
 
     checkpoints/
       iter_0000010/            Megatron's distributed checkpoint, and rljob.json: what it is, and digests of the files
       latest_checkpointed_iteration.txt
 
+    begin   the learner copies its state to the host; training continues
+    write   a thread has the ranks write their copies, and moves the checkpoint to its place, beside the next steps
+    finish  it is reported; before the next one begins, and before a run ends
+
 A directory called `iter_*` is complete: an interrupted save leaves only `saving-*`, and an interrupted deletion
 `removing-*`, which the next save removes. What cannot be removed is left for later. The learner writes the tensors;
 this module knows files only.
+
+At a start the large files of ranks are looked for by their size alone. Ranks sum up what they read of them
+(`learners/rank/checkpoint`): nothing is read twice.
 
 Only missing files and other bytes are damage. An error of the volume says nothing of what lies on it: it is waited for
 (`retries.py`), and raises StorageError in the end.
@@ -16,14 +23,16 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from io import BufferedReader
 from itertools import chain, count
 from pathlib import Path
+from threading import Thread
 from typing import Protocol
 
 import xxhash
@@ -45,6 +54,10 @@ DIGEST = "digest"
 """field of the manifest: XXH3 of all others"""
 CHUNK_BYTES = 16 * 2**20
 SAMPLE_BYTES = 2**20
+OF_RANKS = ".distcp"
+"""ends the names of the files that ranks sum up themselves, while they read"""
+LOOK_S = 1.0
+"""between two signs of life while a checkpoint is waited for [s]"""
 NAME = CHECKPOINT
 DIRECTORY = CHECKPOINTS
 """below a run's directory"""
@@ -78,6 +91,8 @@ class Checkpoint(BaseModel):
     """of the weights"""
     files: dict[str, str]
     """XXH3 (128 bits) of each file: it finds damage, and does not stop an attacker"""
+    sizes: dict[str, int] = {}
+    """of each file [bytes]; older versions did not note them"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +108,11 @@ class Found:
 class Saver(Protocol):
     """What writes the tensors: a `LearnerGroup`, from a room above. Tests have a fake."""
 
-    def save(self, directory: Path) -> None:
-        """Write all ranks' state into the directory."""
+    def stage(self, directory: Path) -> None:
+        """Copy all ranks' state, to be written into the directory."""
+
+    def write(self) -> Mapping[str, str]:
+        """Write what was copied; return the digests of the ranks' files."""
 
 
 class Position(Protocol):
@@ -107,9 +125,35 @@ class Position(Protocol):
         """Epoch and offset of the next prompt."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """A checkpoint that is being written."""
+
+    step: int
+    target: Path
+    began: float
+    """on the clock of `Checkpoints` [s]"""
+    ended: "Future[None]"
+
+
+def in_thread(work: Callable[[], None]) -> "Future[None]":
+    """Do a work in a thread that a process which ends does not wait for."""
+    future: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            work()
+            future.set_result(None)
+        except BaseException as error:  # noqa: BLE001 - who waits for the future gets it
+            future.set_exception(error)
+
+    Thread(target=run, name="checkpoint", daemon=True).start()
+    return future
+
+
+@dataclass
 class Checkpoints:
-    """The checkpoints of one run."""
+    """The checkpoints of one run. Methods are of the main thread; one checkpoint is written at a time."""
 
     directory: Path
     keep: int
@@ -119,31 +163,31 @@ class Checkpoints:
     learner: Saver
     stream: Position
     journal: Journal
-    saved: Callable[[int, Path], None]
-    """is called with every complete checkpoint"""
+    copied: Callable[[int], None]
+    """is called with a step whose state is copied"""
+    saved: Callable[[int, Path, float], None]
+    """is called with every complete checkpoint, and how long it took [s]"""
     may_write: Callable[[], None]
     """raises if this process must not change the directory"""
     patience: Patience = PATIENT
+    clock: Callable[[], float] = time.monotonic
+    beside: Callable[[Callable[[], None]], "Future[None]"] = in_thread
+    """does a work beside the caller's"""
+    _writing: Writing | None = None
 
-    def save(self, step: int) -> Path:
-        """Save the state after `step` steps; return its directory, complete and verified. Raises StorageError."""
-        target, tracker = self.directory / name_of(step), self.directory / TRACKER
-        self._write(step, target)
-        self.journal.committed(step, target.name)
-        self.patience(tracker, lambda: write_atomically(tracker, str(step).encode()))
-        self.saved(step, target)
-        log.info("action=save checkpoint=%s", target)
-        for old in complete(self.directory, self.patience)[self.keep :]:
-            _remove(old, self.patience)
-        return target
+    def begin(self, step: int) -> None:
+        """Copy the state after `step` steps; it is written beside the steps that follow.
 
-    def _write(self, step: int, target: Path) -> None:
+        Waits for the checkpoint before it, and raises what that raised, and StorageError.
+        """
+        self.finish()
+        began = self.clock()
+        target = self.directory / name_of(step)
         self.may_write()
         remove_drafts(self.directory, self.patience)
         draft = free_name(self.directory / f"saving-{target.name}")  # an old one may be there still
         self.patience(draft, lambda: draft.mkdir(parents=True, exist_ok=True))
-        self.learner.save(draft)
-        digests = digests_of(draft, patience=self.patience)
+        self.learner.stage(draft)
         checkpoint = Checkpoint(
             step=step,
             prompts=self.stream.position,
@@ -151,13 +195,55 @@ class Checkpoints:
             layout=self.layout,
             model=self.model,
             precision=self.precision,
-            files=digests,
+            files={},
         )
-        manifest = draft / MANIFEST
-        self.patience(manifest, lambda: write_atomically(manifest, sealed(checkpoint)))
-        self.may_write()  # saving takes its time
-        self.patience(target, lambda: _rename(draft, target))
-        self.patience(target, lambda: sync_directory(self.directory))
+        # Here, and not when it is complete: the place of the line must not depend on how fast a volume is.
+        self.journal.committed(step, target.name)
+        self.copied(step)
+        self._writing = Writing(step, target, began, self.beside(partial(self._write, checkpoint, draft, target)))
+
+    def check(self) -> None:
+        """Report a checkpoint that is complete meanwhile; raise what its writing raised."""
+        if self._writing is not None and self._writing.ended.done():
+            self.finish()
+
+    def finish(self) -> None:
+        """Return when the checkpoint that is being written, if any, is complete and reported; raise what it raised."""
+        writing, self._writing = self._writing, None
+        if writing is None:
+            return
+        while not writing.ended.done():  # it ends by itself: ranks that write nothing are given up
+            self.patience.alive()
+            wait([writing.ended], LOOK_S)
+        writing.ended.result()
+        log.info("action=save checkpoint=%s", writing.target)
+        self.saved(writing.step, writing.target, self.clock() - writing.began)
+
+    def save(self, step: int) -> Path:
+        """Save the state after `step` steps; return its directory, complete. Raises StorageError."""
+        self.begin(step)
+        self.finish()
+        return self.directory / name_of(step)
+
+    def _write(self, checkpoint: Checkpoint, draft: Path, target: Path) -> None:
+        patience = replace(self.patience, alive=_nothing)  # a sign of life is the main thread's
+        digests = {**self.learner.write()}
+        names = patience(draft, partial(_files, draft))
+        digests |= digests_of(draft, [name for name in names if name not in digests], patience=patience)
+        sizes = {name: patience(draft / name, (draft / name).stat).st_size for name in names}
+        manifest, tracker = draft / MANIFEST, self.directory / TRACKER
+        complete_one = checkpoint.model_copy(update={"files": digests, "sizes": sizes})
+        patience(manifest, lambda: write_atomically(manifest, sealed(complete_one)))
+        self.may_write()  # writing takes its time
+        patience(target, lambda: _rename(draft, target))
+        patience(target, lambda: sync_directory(self.directory))
+        patience(tracker, lambda: write_atomically(tracker, str(checkpoint.step).encode()))
+        for old in complete(self.directory, patience)[self.keep :]:
+            _remove(old, patience)
+
+
+def _nothing() -> None:
+    """Do not report that a volume is waited for."""
 
 
 def newest(directory: Path, patience: Patience = PATIENT) -> Found | None:
@@ -169,7 +255,7 @@ def newest(directory: Path, patience: Patience = PATIENT) -> Found | None:
     damaged: list[str] = []
     for path in complete(directory, patience):
         try:
-            return Found(path, verified(path, patience), tuple(damaged))
+            return Found(path, checked(path, patience), tuple(damaged))
         except CheckpointError as error:
             log.error("action=skip checkpoint=%s reason=Damaged %s", path, error)
             damaged.append(str(error))
@@ -224,14 +310,20 @@ def free_name(path: Path) -> Path:
     return next(name for name in chain([path], numbered) if not name.exists())
 
 
-def verified(path: Path, patience: Patience = PATIENT) -> Checkpoint:
-    """Return what the checkpoint says of itself.
+def checked(path: Path, patience: Patience = PATIENT) -> Checkpoint:
+    """Return what the checkpoint says of itself, if all of it seems to be there.
 
-    Raises CheckpointError if a file is missing or changed, and StorageError if that cannot be known.
+    Files of ranks have their sizes; all others, and those of older versions, are as they were written. Raises
+    CheckpointError if a file is missing or changed, and StorageError if that cannot be known.
     """
     checkpoint = described(path, patience)
     try:
-        found = digests_of(path, patience=patience)
+        names = patience(path, partial(_files, path))
+        small = [name for name in names if not (name.endswith(OF_RANKS) and name in checkpoint.sizes)]
+        found = digests_of(path, small, patience=patience)
+        for name in sorted({*names} - {*small}):
+            size = patience(path / name, (path / name).stat).st_size
+            found[name] = checkpoint.files[name] if size == checkpoint.sizes[name] else f"{size} bytes"
     except OSError as error:  # it went while it was looked at, or the file system itself found damage
         raise CheckpointError(f"{path}: {error}") from error
     if damage := damage_of(path, checkpoint, found):
@@ -330,15 +422,17 @@ def name_of(step: int) -> str:
     return f"iter_{step:07d}"
 
 
-def digests_of(directory: Path, chunk_bytes: int = CHUNK_BYTES, patience: Patience = PATIENT) -> dict[str, str]:
-    """Return the digest of each file but the manifest, flushed to the disk. Files are read in chunks.
+def digests_of(
+    directory: Path, names: Iterable[str] | None = None, chunk_bytes: int = CHUNK_BYTES, patience: Patience = PATIENT
+) -> dict[str, str]:
+    """Return the digest of each file but the manifest, or of those named, flushed to the disk.
 
-    Raises OSError for a file that is not there, and StorageError.
+    Files are read in chunks. Raises OSError for a file that is not there, and StorageError.
     """
-    names = sorted(patience(directory, partial(_files, directory)))
+    read = sorted(patience(directory, partial(_files, directory)) if names is None else names)
     with ThreadPoolExecutor() as pool:
-        digests = pool.map(lambda name: _digest(directory / name, chunk_bytes, patience), names)
-        return dict(zip(names, digests, strict=True))
+        digests = pool.map(lambda name: _digest(directory / name, chunk_bytes, patience), read)
+        return dict(zip(read, digests, strict=True))
 
 
 def _files(directory: Path) -> list[str]:

@@ -5,6 +5,7 @@
     {"event":"committed","step":1,"checkpoint":"iter_0000001"}
 
 Steps count from 0 as in the loop; a checkpoint's step says how many are done: `committed` with step 1 covers step 0.
+It is noted when the state is copied: a checkpoint that was never complete leaves its line, until a rewind cuts it off.
 The file holds no times, so a run that was killed and resumed leaves the same bytes as one that was not. Each line is
 flushed to the disk before the call returns; a kill can tear only the last one, which the next opening removes.
 """
@@ -120,7 +121,7 @@ class Journal:
         self._append(Record("consumed", step, trained))
 
     def committed(self, step: int, checkpoint: str) -> None:
-        """Note that a checkpoint holds the state after `step` steps. Noting it twice changes nothing."""
+        """Note that a checkpoint will hold the state after `step` steps. Noting it twice changes nothing."""
         record = Record("committed", step, checkpoint=checkpoint)
         if record not in self._records:
             self._append(record)

@@ -29,6 +29,7 @@ from rljob_trainer.rundir.checkpoints import (
     TRACKER,
     CheckpointError,
     Found,
+    checked,
     complete,
     free_name,
     name_of,
@@ -36,7 +37,6 @@ from rljob_trainer.rundir.checkpoints import (
     remove_drafts,
     set_aside,
     step_of,
-    verified,
 )
 from rljob_trainer.rundir.missing_path import contents
 from rljob_trainer.rundir.retries import PATIENT, Patience
@@ -70,20 +70,22 @@ class Start:
     def findings(self) -> tuple[Finding, ...]:
         """What should not be so: damaged checkpoints, newest first."""
         reasons = self.found.damaged if self.found else ()
-        return tuple(
-            Finding(
-                name="DamagedCheckpoint",
-                evidence=f"{why}; kept as {path.name}",
-                advice="check disk and file system: the checkpoint was intact when it was saved",
-            )
-            for path, why in zip(self.damaged, reasons, strict=True)
-        )
+        return tuple(damaged(why, path) for path, why in zip(self.damaged, reasons, strict=True))
 
     def __str__(self) -> str:
         beginning = f"resumes from {self.found.path.name}" if self.found else "starts at step 0"
         damaged = [f"damaged: {finding.evidence}" for finding in self.findings]
         aside = [f"the old files are in {self.aside.name}"] if self.aside else []
         return "; ".join([beginning, *damaged, *aside])
+
+
+def damaged(why: str, kept: Path) -> Finding:
+    """Return that a checkpoint is damaged, and where it is kept."""
+    return Finding(
+        name="DamagedCheckpoint",
+        evidence=f"{why}; kept as {kept.name}",
+        advice="check disk and file system: the checkpoint was intact when it was saved",
+    )
 
 
 def begin(directory: Path, wish: Wish, origin: str, patience: Patience = PATIENT) -> Start:
@@ -166,7 +168,7 @@ def _check(checkpoints: Path, step: int, patience: Patience) -> None:
     there = {step_of(path): path for path in complete(checkpoints, patience)}
     try:
         if step in there:
-            verified(there[step], patience)
+            checked(there[step], patience)
             return
     except CheckpointError as error:
         others = sorted(there.keys() - {step})

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rljob_api.control import Finding
+from rljob_api.control import Finding, Status
 from rljob_api.reading.manifest import parse
 from rljob_api.sections import Placement
 from rljob_api.sizing.parallel_layout import ParallelLayout
@@ -19,6 +19,7 @@ from rljob_trainer.assembly.learning import (
 from rljob_trainer.assembly.settings import chosen_algorithm
 from rljob_trainer.assembly.step_batches import measurement, step_batches
 from rljob_trainer.assembly.weight_transport import ranks_beside
+from rljob_trainer.control.status_store import StatusStore
 from rljob_trainer.learners.copies import UnequalCopy
 from rljob_trainer.learners.link_report import Link, LinkReport
 from rljob_trainer.learners.rank_calls import Rank
@@ -120,6 +121,7 @@ def saved_with(directory, *unequal: UnequalCopy) -> list[object]:
         topology=topology(spec),
         directory=directory,
         report=report,
+        status_store=StatusStore(Status()),
         fence=SimpleNamespace(check=None),
         patience=None,
     )
@@ -127,7 +129,8 @@ def saved_with(directory, *unequal: UnequalCopy) -> list[object]:
         algorithm=chosen_algorithm(spec), model=directory, fingerprint="", stream=None, journal=None, first=0
     )
     trained = Learner(foundation, material, Ranks(unequal)).trained(None)
-    trained.checkpoints.saved(7, directory)
+    trained.checkpoints.copied(7)
+    trained.checkpoints.saved(7, directory, 3.0)
     return report.seen
 
 
@@ -141,11 +144,11 @@ def test_unequal_copies_are_reported_with_their_checkpoint_by_parameter_and_rank
         "norm: rank 3 on pod-3 differs from rank 0 on pod-0;"
         " router: rank 1 on pod-1, rank 3 on pod-3 differ from rank 0 on pod-0"
     )
-    assert saved_with(tmp_path, norm, router) == [(7, tmp_path), (7, "UnequalCopies", evidence)]
+    assert saved_with(tmp_path, norm, router) == [(7, "UnequalCopies", evidence), (7, tmp_path)]
 
 
 def test_of_many_unequal_copies_the_first_are_named(tmp_path):
-    _, (*_, evidence) = saved_with(tmp_path, *(UnequalCopy(f"w{number}", (0, 1), (1,)) for number in range(7)))
+    (*_, evidence), _ = saved_with(tmp_path, *(UnequalCopy(f"w{number}", (0, 1), (1,)) for number in range(7)))
     assert (evidence.count("differs"), evidence.endswith("; and 3 more")) == (4, True)
 
 

@@ -12,8 +12,9 @@ from rljob_trainer.metrics import OptimizerStep
 def group(monkeypatch, resumed: tuple[int, ...] = ()) -> LearnerGroup:
     """Return a group without ranks, which has loaded a checkpoint."""
     made = LearnerGroup(make=object, actor_options=[], layout=None, timeout_s=1.0, max_skipped=5)
-    answers = {Rank.load: [7], Rank.recent_skips: [resumed]}
+    answers = {Rank.spread: [None], Rank.recent_skips: [resumed]}
     monkeypatch.setattr(made, "call", lambda method, *_: answers[method])
+    monkeypatch.setattr(made, "_moving", lambda what, method, *_, alive: {Rank.load: [7]}[method])
     made.load("iter_0000007")
     return made
 

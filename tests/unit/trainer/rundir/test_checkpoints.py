@@ -3,9 +3,12 @@
 import json
 import os
 import shutil
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from threading import Event, current_thread
 
 import pytest
 import xxhash
@@ -18,6 +21,7 @@ from rljob_trainer.rundir.checkpoints import (
     MANIFEST,
     Checkpoint,
     CheckpointError,
+    checked,
     complete,
     damage_of,
     described,
@@ -25,10 +29,11 @@ from rljob_trainer.rundir.checkpoints import (
     model_fingerprint,
     newest,
     opened,
+    sealed,
     set_aside,
-    verified,
 )
 from rljob_trainer.rundir.fence import Fence, FencedError, Name
+from rljob_trainer.rundir.retries import Patience
 from support.trainer.checkpoint_store import checkpoints
 from support.trainer.power_cut import Disk, PowerCut
 
@@ -59,19 +64,107 @@ def test_old_checkpoints_go_and_the_newest_stay(tmp_path):
     assert [path.name for path in complete(tmp_path)] == ["iter_0000030", "iter_0000020"]
 
 
-@pytest.mark.parametrize(
-    "damage", [lambda f: f.unlink(), lambda f: f.write_bytes(b"weightz"), lambda f: f.write_bytes(b"")]
-)
-def test_a_damaged_checkpoint_is_named_and_the_older_one_taken(tmp_path, damage):
+@pytest.mark.parametrize("name", ["__0_0.distcp", "common.pt"])
+@pytest.mark.parametrize("damage", [lambda f: f.unlink(), lambda f: f.write_bytes(b"weight"[:5]), lambda f: f.touch()])
+def test_a_damaged_checkpoint_is_named_and_the_older_one_taken(tmp_path, name, damage):
     store = checkpoints(tmp_path)
     store.save(10), store.save(20)
-    damage(tmp_path / "iter_0000020" / "__0_0.distcp")
-    with pytest.raises(CheckpointError, match="__0_0"):
-        verified(tmp_path / "iter_0000020")
+    file = tmp_path / "iter_0000020" / name
+    file.write_bytes(b"")
+    damage(file)
+    with pytest.raises(CheckpointError, match=name):
+        checked(tmp_path / "iter_0000020")
     found = newest(tmp_path)
     assert found.path.name == "iter_0000010"
     assert len(found.damaged) == 1
-    assert "__0_0" in found.damaged[0]
+    assert name in found.damaged[0]
+
+
+def test_other_bytes_in_a_large_file_are_left_to_the_rank_that_reads_them(tmp_path):
+    path = checkpoints(tmp_path).save(10)
+    (path / "__0_0.distcp").write_bytes(b"weightz")
+    assert checked(path).step == 10
+    (path / "common.pt").write_bytes(b"commom")
+    with pytest.raises(CheckpointError, match="common"):
+        checked(path)
+
+
+def test_of_a_checkpoint_without_sizes_every_byte_is_looked_at(tmp_path):
+    path = checkpoints(tmp_path).save(10)
+    (path / MANIFEST).write_bytes(sealed(checked(path).model_copy(update={"sizes": {}})))
+    assert checked(path).step == 10
+    (path / "__0_0.distcp").write_bytes(b"weightz")
+    with pytest.raises(CheckpointError, match="__0_0"):
+        checked(path)
+
+
+def test_training_goes_on_while_a_checkpoint_is_written_and_hears_of_it_afterwards(tmp_path):
+    saved = []
+    store = replace(checkpoints(tmp_path), saved=lambda step, path, seconds: saved.append((step, path.name, seconds)))
+    store.clock = count(100.0, 2.5).__next__
+    store.learner.goes_on = Event()
+    store.begin(10)
+    store.stream.position = (1, 0)
+    store.check()
+    assert (saved, newest(tmp_path)) == ([], None)
+    assert store.journal.commits == [(10, "iter_0000010")], "its place does not depend on the volume"
+    store.learner.goes_on.set()
+    store.finish()
+    assert saved == [(10, "iter_0000010", 2.5)]
+    assert newest(tmp_path).checkpoint.prompts == (0, 32), "where the data was then"
+    store.finish(), store.check()
+    assert len(saved) == 1
+
+
+def test_one_checkpoint_is_written_at_a_time(tmp_path):
+    store = checkpoints(tmp_path)
+    order = []
+    store.saved = lambda step, path, seconds: order.append(f"saved {step}")
+    store.copied = lambda step: order.append(f"copied {step}")
+    store.begin(10), store.begin(20), store.save(30)
+    assert order == ["copied 10", "saved 10", "copied 20", "saved 20", "copied 30", "saved 30"]
+
+
+@pytest.mark.parametrize(
+    "hears", [lambda store: store.begin(20), lambda store: store.finish(), lambda store: store.save(20)]
+)
+def test_what_the_writing_raised_is_raised_by_what_comes_next(tmp_path, hears):
+    store = checkpoints(tmp_path)
+    store.learner.dies = True
+    store.begin(10)
+    with pytest.raises(KeyboardInterrupt):
+        hears(store)
+    assert newest(tmp_path) is None
+
+
+def test_a_look_raises_what_the_writing_raised(tmp_path):
+    store = checkpoints(tmp_path)
+    store.learner.dies = True
+    store.beside = at_once
+    store.begin(10)
+    with pytest.raises(OSError, match="no more"):
+        store.check()
+
+
+def at_once(work):
+    future = Future()
+    with suppress(KeyboardInterrupt):
+        work()
+    future.set_exception(OSError("no more"))
+    return future
+
+
+def test_who_waits_for_a_checkpoint_is_alive_and_the_thread_that_writes_is_no_sign_of_life(tmp_path):
+    store, beats = checkpoints(tmp_path), []
+    store.learner.goes_on = Event()
+
+    def alive():
+        beats.append(current_thread())
+        store.learner.goes_on.set()
+
+    store.patience = Patience(alive=alive)
+    store.save(10)
+    assert {*beats} == {current_thread()}
 
 
 def test_only_damaged_checkpoints_are_an_error_and_no_fresh_start(tmp_path):
@@ -112,8 +205,8 @@ def test_a_driver_that_was_left_behind_saves_nothing_and_leaves_its_successors_d
 
 def test_a_checkpoint_that_was_being_written_meanwhile_does_not_count(tmp_path):
     store = checkpoints(tmp_path, may_write=taken(tmp_path, 1).check)
-    save = store.learner.save
-    store.learner.save = lambda directory: (save(directory), taken(tmp_path, 2))
+    write = store.learner.write
+    store.learner.write = lambda: (taken(tmp_path, 2), write())[1]
     with pytest.raises(FencedError):
         store.save(10)
     assert newest(tmp_path) is None
@@ -187,7 +280,7 @@ def test_a_checkpoint_of_megatron_itself_is_passed_over(tmp_path):
 def test_a_digest_covers_the_whole_file_however_large_a_chunk_is(tmp_path_factory, content, chunk_bytes):
     directory = tmp_path_factory.mktemp("checkpoint")
     (directory / "shard").write_bytes(content)
-    assert digests_of(directory, chunk_bytes) == {"shard": xxhash.xxh3_128_hexdigest(content)}
+    assert digests_of(directory, chunk_bytes=chunk_bytes) == {"shard": xxhash.xxh3_128_hexdigest(content)}
 
 
 @pytest.mark.parametrize("flushes", range(8))
@@ -210,7 +303,7 @@ def test_a_saved_checkpoint_and_its_tracker_outlive_a_power_cut(tmp_path, monkey
     monkeypatch.setattr(os, "fsync", disk.fsync)
     checkpoints(tmp_path / "run").save(10)
     disk.restore(tmp_path / "run", tmp_path / "after")
-    assert verified(tmp_path / "after" / "iter_0000010").step == 10
+    assert checked(tmp_path / "after" / "iter_0000010").step == 10
     assert (tmp_path / "after" / "latest_checkpointed_iteration.txt").read_text() == "10"
 
 
@@ -229,7 +322,7 @@ def test_a_power_cut_in_a_write_leaves_the_old_content_or_the_new_one(tmp_path, 
 
 def test_a_save_is_committed_reported_and_described(tmp_path):
     reported = []
-    store = replace(checkpoints(tmp_path), saved=lambda step, path: reported.append((step, path)))
+    store = replace(checkpoints(tmp_path), saved=lambda step, path, seconds: reported.append((step, path)))
     path = store.save(10)
     assert path == tmp_path / "iter_0000010"
     assert reported == [(10, path)]
@@ -242,6 +335,7 @@ def test_a_save_is_committed_reported_and_described(tmp_path):
         model="model",
         precision="fp32",
         files={name: xxhash.xxh3_128_hexdigest((path / name).read_bytes()) for name in ("__0_0.distcp", "common.pt")},
+        sizes={"__0_0.distcp": 7, "common.pt": 6},
     )
 
 
@@ -256,7 +350,7 @@ def test_several_missing_and_changed_files_are_named_in_order(tmp_path):
 
 def test_the_step_of_a_checkpoint_under_another_name_is_believed(tmp_path):
     path = checkpoints(tmp_path).save(10)
-    assert verified(path.rename(tmp_path / "best")).step == 10
+    assert checked(path.rename(tmp_path / "best")).step == 10
 
 
 def test_all_damage_is_named_when_no_checkpoint_is_left(tmp_path):

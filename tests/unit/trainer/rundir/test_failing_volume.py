@@ -64,8 +64,8 @@ def test_damage_that_the_file_system_found_is_damage(tmp_path, monkeypatch, numb
 def test_a_file_that_the_disk_does_not_give_is_no_damage(tmp_path):
     store = checkpoints(tmp_path)
     store.save(10), store.save(20)
-    unreadable(tmp_path / "iter_0000020" / "__0_0.distcp")
-    with pytest.raises(StorageError, match="__0_0"):
+    unreadable(tmp_path / "iter_0000020" / "common.pt")
+    with pytest.raises(StorageError, match="common"):
         newest(tmp_path, patient())
 
 
@@ -84,7 +84,7 @@ def test_what_was_read_before_an_error_is_not_read_again(tmp_path, monkeypatch):
         return real(self)
 
     monkeypatch.setattr(_Chunks, "next", next_)
-    assert digests_of(tmp_path, 400, patient()) == {"shard": xxhash.xxh3_128_hexdigest(content)}
+    assert digests_of(tmp_path, chunk_bytes=400, patience=patient()) == {"shard": xxhash.xxh3_128_hexdigest(content)}
     assert reads == [0, 400, 800, 800, 1000]
 
 
@@ -98,7 +98,7 @@ def test_a_directory_that_cannot_be_listed_is_no_empty_one(tmp_path, monkeypatch
 def test_an_old_checkpoint_that_stays_is_a_warning_and_goes_at_the_next_save(tmp_path, monkeypatch):
     losses, saved = Losses(), []
     store = replace(
-        checkpoints(tmp_path, keep=1), patience=patient(losses), saved=lambda step, path: saved.append(step)
+        checkpoints(tmp_path, keep=1), patience=patient(losses), saved=lambda step, path, seconds: saved.append(step)
     )
     store.save(10)
     with monkeypatch.context() as busy:

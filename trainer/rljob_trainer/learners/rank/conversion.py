@@ -43,11 +43,11 @@ from rljob_trainer.rundir.checkpoints import (
     MANIFEST,
     TRACKER,
     Checkpoint,
+    checked,
     digests_of,
     model_fingerprint,
     name_of,
     sealed,
-    verified,
 )
 from rljob_trainer.text import some
 
@@ -79,7 +79,7 @@ def hugging_face(source: Path, original: Path, target: Path) -> Converted:
 
     Raises CheckpointError, if the checkpoint is damaged, ConversionError, or UnsupportedModelError.
     """
-    saved = verified(source)
+    saved = checked(source)
     if saved.model != (found := model_fingerprint(original)):
         raise ConversionError(
             f"{source}: training began with a model of fingerprint {saved.model}, and {original} has {found}; "
@@ -114,7 +114,7 @@ def megatron(source: Path, target: Path) -> Converted:
         )
         write_atomically(directory / MANIFEST, sealed(manifest))
         write_atomically(draft / TRACKER, b"0")
-        verified(directory)
+        checked(directory)
         done = _verified(models, models.from_checkpoint(directory), source, precision, {})
     return _moved(done, target)
 

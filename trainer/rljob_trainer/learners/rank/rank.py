@@ -26,7 +26,10 @@ from rljob_trainer.learners.link_report import LinkReport
 from rljob_trainer.learners.objectives import objective
 from rljob_trainer.learners.rank import process, schedule
 from rljob_trainer.learners.rank.attention.rope import Rope
-from rljob_trainer.learners.rank.checkpoint import checkpoint
+from rljob_trainer.learners.rank.checkpoint import checkpoint, draft
+from rljob_trainer.learners.rank.checkpoint.draft import Draft
+from rljob_trainer.learners.rank.checkpoint.moved import Moved
+from rljob_trainer.learners.rank.checkpoint.staging import Staging
 from rljob_trainer.learners.rank.critic import Critic
 from rljob_trainer.learners.rank.device_batches import Batch, Batches, Logprobs_R
 from rljob_trainer.learners.rank.experts.routers import ExpertRouters, RouterPass
@@ -34,6 +37,7 @@ from rljob_trainer.learners.rank.loss.loss import kl_estimate, policy_loss
 from rljob_trainer.learners.rank.loss.reduction import Sums, over_ranks
 from rljob_trainer.learners.rank.model.model import PolicyModel, build_chunks
 from rljob_trainer.learners.rank.optimizer.device_memory import residence
+from rljob_trainer.learners.rank.optimizer.offloadable_tensors import memory_of
 from rljob_trainer.learners.rank.optimizer.optimizer import Optimizer, data_parallel
 from rljob_trainer.learners.rank.optimizer.replicas import unequal_copies
 from rljob_trainer.learners.rank.policy_head import PolicyHead
@@ -44,7 +48,7 @@ from rljob_trainer.learners.rank.weights import export
 from rljob_trainer.learners.rank.weights.bridges import bridge
 from rljob_trainer.learners.rank.weights.reference import ReferenceWeights
 from rljob_trainer.learners.rank.weights.weight_files import further_tensors
-from rljob_trainer.learners.rank_calls import Rank
+from rljob_trainer.learners.rank_calls import Rank, Written
 from rljob_trainer.learners.skips import Skips, after
 from rljob_trainer.metrics import OptimizerStep
 from rljob_trainer.processes.kernel_archive import kernels_of
@@ -88,6 +92,10 @@ class LearnerRank(Rank):
             self._critic = Critic(config, config.critic, self._rope, self.device) if config.critic else None
         critic = [(self._critic.chunks, self._critic.optimizer)] if self._critic else []
         self._state = residence(config.leaves, [(self._ddp, self._optimizer), *critic], self.device)
+        self._staging = Staging(memory_of(self.device))
+        self._moved = Moved()
+        self._draft: Draft | None = None
+        """what is to be written of the last checkpoint"""
         self.step = 0
         """optimizer steps taken"""
         self.skipped = 0
@@ -238,30 +246,67 @@ class LearnerRank(Rank):
                 pass
         dist.barrier()
 
-    def save(self, directory: Path) -> None:
-        """Write a checkpoint that `load()` continues from: bit by bit in the same layout, and in any other.
+    def stage(self, directory: Path) -> None:
+        """Copy the state to the host for a checkpoint in a directory, which is there and empty. Collective.
 
+        `load()` continues from it: bit by bit in the same layout, and in any other. Training may go on at once;
+        `write_staged` writes the copy, and must have returned before the next one is made.
         Kernels compiled so far are kept from then on: a process that resumes from the checkpoint needs them.
         """
         self._state.need(optimizer=True)
         self._state.need_optimizer()
         with self._runtime():
             counters = {"step": self.step, "skipped": self.skipped, "skips": list(self.skips)}
-            checkpoint.save(directory, self._ddp, self._optimizer, self.layout, counters, self._critic)
+            self._draft = checkpoint.stage(
+                directory, self._ddp, self._optimizer, self.layout, counters, self._staging, self._critic
+            )
         if self.rank == 0:  # all ranks compile the same kernels
             self._kernels.pack_soon()
 
+    def write_staged(self) -> Written:
+        """Write what was copied, beside the training; return what the file of this rank has. Raises StorageError."""
+        return self._staged().write(Patience(self._config.longest_outage_s), self._moved)
+
+    def finish_save(self, written: Sequence[Written]) -> None:
+        """Write what names the files of all ranks: on rank 0, when all have written."""
+        draft.finish(self._staged(), written)
+
+    def _staged(self) -> Draft:
+        if self._draft is None:
+            raise ValueError("nothing was copied for a checkpoint")
+        return self._draft
+
     def load(self, directory: Path) -> int:
-        """Continue from a checkpoint; return its step. Raises CheckpointFormatError and StorageError."""
+        """Read this rank's part of a checkpoint; return its step. Raises CheckpointFormatError and StorageError.
+
+        Not collective: a rank that reads longer keeps no other waiting. `spread` follows when all have read.
+        """
         self._state.need(optimizer=True, changes=True)
         self._state.need_optimizer()
         with self._runtime():
             counters = checkpoint.load(
-                directory, self._ddp, self._optimizer, self.layout, self._critic, Patience(self._config.outage_s)
+                directory,
+                self._ddp,
+                self._optimizer,
+                self.layout,
+                self._moved,
+                self._critic,
+                Patience(self._config.longest_outage_s),
             )
         self.step, self.skipped = counters["step"], counters["skipped"]
         self.skips = tuple(counters.get("skips", ()))  # which older checkpoints do not have
         return self.step
+
+    def bytes_done(self) -> int:
+        """Return how many bytes of checkpoints were written or read so far. Not collective."""
+        return self._moved.count
+
+    def spread(self) -> None:
+        """Give every rank the weights that others have loaded. Collective."""
+        with self._runtime():
+            checkpoint.spread(self._ddp)
+            if self._critic is not None:
+                checkpoint.spread(self._critic.chunks)
 
     def leave(self, weights: bool) -> None:
         """Give up the device memory of gradients, optimizer state and, if asked, weights, if the configuration allows.

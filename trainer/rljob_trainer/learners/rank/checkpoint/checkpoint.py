@@ -1,13 +1,11 @@
 """A learner's state in Megatron's distributed checkpoint format: weights, optimizer, schedule, random state, counters.
 
-Any layout loads what any other has written. Optimizer state is stored by parameter, like the weights: Megatron's
-`fully_reshardable`, which gathers each data-parallel group's shards on its first rank, in host memory, while it saves
-(12 bytes for each parameter of the model-parallel rank), and gives every rank the same while it loads.
+Any layout loads what any other has written. Each rank writes and reads its own range of every parameter that is
+trained, with masters and moments (`pieces.py`); weights are those of their masters, so they are not read.
 """
 
-import queue
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,60 +13,68 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from megatron.core import dist_checkpointing
-from megatron.core.dist_checkpointing.dict_utils import nested_values
-from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTensor
-from megatron.core.dist_checkpointing.strategies import filesystem_async
-from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
+from megatron.core.dist_checkpointing.mapping import LocalNonpersistentObject, ShardedObject, ShardedTensor
 from megatron.core.dist_checkpointing.utils import add_prefix_for_sharding
 from torch.distributed.checkpoint import CheckpointException
 
 from rljob_api.sizing.parallel_layout import ParallelLayout
-from rljob_trainer.learners.errors import CheckpointFormatError, CriticMismatchError
+from rljob_trainer.learners.errors import CheckpointFormatError, CriticMismatchError, DamagedCheckpointError
 from rljob_trainer.learners.rank.checkpoint import safe_reading
+from rljob_trainer.learners.rank.checkpoint.draft import Draft, plan, write_now
+from rljob_trainer.learners.rank.checkpoint.moved import Moved
+from rljob_trainer.learners.rank.checkpoint.pieces import pieces
+from rljob_trainer.learners.rank.checkpoint.staging import Staging
 from rljob_trainer.learners.rank.critic import Critic
 from rljob_trainer.learners.rank.optimizer.optimizer import Optimizer, restore_steps
+from rljob_trainer.learners.rank.optimizer.optimizer_state import STATE, Share, shares
 from rljob_trainer.rundir.retries import PATIENT, Patience, StorageError
 
 _FORMAT = "fully_reshardable"
 _WEIGHTS = "weights"
 """of a checkpoint without optimizer"""
-_METADATA = {
-    "distrib_optim_sharding_type": _FORMAT,
-    "distrib_optim_fully_reshardable_mem_efficient": True,  # one rank of a group holds the whole state, not all
-}
 _FROM_MANIFEST = ("max_lr", "min_lr", "betas", "eps")
 """of a parameter group: a resumed run takes these from its manifest, which may have changed, not from the checkpoint"""
+_OF_OLD_VERSIONS = ("param_state", "param_state_sharding_type")
+"""what Megatron would read of an optimizer's state by itself"""
 
 
-def save(
+def stage(
     directory: Path,
     chunks: Sequence[Any],
     optimizer: Optimizer,
     layout: ParallelLayout,
     counters: Mapping[str, Any],
+    staging: Staging,
     critic: Critic | None = None,
-) -> None:
-    """Write the state of all ranks into `directory`, which may exist but must be empty. Collective.
+) -> Draft:
+    """Copy the state of all ranks to their hosts, and say what each writes of it into an empty directory. Collective.
 
     `chunks` are this rank's of the model.
     """
-    state = _state(chunks, optimizer, is_loading=False) | _critic_state(critic, is_loading=False)
+    staging.empty()
+    state = _saved(chunks, optimizer, staging)
+    if critic is not None:
+        state["critic"] = _of_critic(_saved(critic.chunks, critic.optimizer, staging))
     header = {"format": _FORMAT, "has_critic": critic is not None, "layout": str(layout), "counters": dict(counters)}
-    _write_state(directory, state | header)
+    state |= {"random": _random(chunks), **header}
+    staging.wait()
+    return plan(directory, state)
 
 
 def save_weights(directory: Path, module: Any) -> None:
     """Write the weights alone, of a model that no learner has trained. Collective."""
-    _write_state(directory, {"model": module.sharded_state_dict(), "format": _WEIGHTS})
+    directory.mkdir(parents=True, exist_ok=True)
+    dist.barrier()
+    write_now(plan(directory, {"model": module.sharded_state_dict(), "format": _WEIGHTS}), PATIENT)
 
 
 @torch.no_grad()
 def load_weights(directory: Path, module: Any) -> None:
-    """Read the weights alone, of a checkpoint with or without the rest, by any layout. Collective.
+    """Read the weights alone, of a checkpoint with or without the rest, by any layout.
 
     Raises CheckpointFormatError if the checkpoint holds code, and StorageError.
     """
-    state = _read({"model": module.sharded_state_dict()}, directory, PATIENT)
+    state = _read({"model": module.sharded_state_dict()}, directory, PATIENT, Moved())
     module.load_state_dict(state["model"])
 
 
@@ -78,13 +84,15 @@ def load(
     chunks: Sequence[Any],
     optimizer: Optimizer,
     layout: ParallelLayout,
+    moved: Moved,
     critic: Critic | None = None,
     patience: Patience = PATIENT,
 ) -> dict[str, Any]:
-    """Read the state and return its counters. Collective.
+    """Read this rank's part of the state, and return its counters. Not collective: `spread` follows.
 
-    Raises CheckpointFormatError or CriticMismatchError before anything has changed, and StorageError. Random state is
-    of ranks, so another layout keeps its own: without dropout nothing in a step is random.
+    Raises CheckpointFormatError or CriticMismatchError before anything has changed, DamagedCheckpointError and
+    StorageError. Random state is of ranks, so another layout keeps its own: without dropout nothing in a step is
+    random.
     """
     common = safe_reading.read_common(directory, patience)
     if common.get("format") != _FORMAT:
@@ -92,27 +100,37 @@ def load(
             f"{directory} holds optimizer state in format {common.get('format')}; this version reads {_FORMAT}"
         )
     _check_critic(directory, common["has_critic"], critic is not None)
-    wanted = _state(chunks, optimizer, is_loading=True) | _critic_state(critic, is_loading=True)
-    if common["layout"] != str(layout):
-        del wanted["random"]
-    state = _read(wanted, directory, patience)
-    _restore(chunks, optimizer, state)
-    if critic is not None:
-        _restore(critic.chunks, critic.optimizer, state["critic"])
-    if "random" in state:
+    wanted = _Wanted(chunks, optimizer)
+    parts: dict[str, Any] = dict(wanted.state)
+    of_critic = None if critic is None else _Wanted(critic.chunks, critic.optimizer)
+    if of_critic is not None:
+        parts["critic"] = _of_critic(of_critic.state)
+    if common["layout"] == str(layout):
+        parts["random"] = _random(chunks)
+    state = _read(parts, directory, patience, moved)
+    wanted.restore(state)
+    if of_critic is not None:
+        of_critic.restore(state["critic"])
+    if "random" in parts:
         _set_random_state(state["random"], _device(chunks))
     return dict(common["counters"])
 
 
-def _read(wanted: dict[str, Any], directory: Path, patience: Patience) -> dict[str, Any]:
-    """Return the wanted parts of a checkpoint. Raises CheckpointFormatError and StorageError."""
-    safe_reading.install(patience)
+def spread(chunks: Sequence[Any]) -> None:
+    """Give every rank the weights that others have loaded. Collective."""
+    for chunk in chunks:
+        chunk.start_param_sync()
+
+
+def _read(wanted: dict[str, Any], directory: Path, patience: Patience, moved: Moved) -> dict[str, Any]:
+    """Return the wanted parts of a checkpoint. Raises CheckpointFormatError, DamagedCheckpointError, StorageError."""
+    safe_reading.install(patience, moved)
     safe_reading.read_metadata(directory, patience)  # before anything changes
     try:
-        state: dict[str, Any] = dist_checkpointing.load(wanted, str(directory))
+        state: dict[str, Any] = dist_checkpointing.load(wanted, str(directory), validate_access_integrity=False)
     except CheckpointException as error:
         for cause, _ in error.failures.values():
-            if isinstance(cause, CheckpointFormatError | StorageError):
+            if isinstance(cause, CheckpointFormatError | DamagedCheckpointError | StorageError):
                 raise cause from error
         raise
     return state
@@ -127,67 +145,140 @@ def _check_critic(directory: Path, saved: bool, wanted: bool) -> None:
         )
 
 
-def _restore(chunks: Sequence[Any], optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Put what was read into a model and its optimizer."""
-    for place, chunk in enumerate(chunks):
-        chunk.module.load_state_dict(state["model"][place])
-    wanted = [{name: group[name] for name in _FROM_MANIFEST} for group in optimizer.megatron.param_groups]
-    optimizer.megatron.load_state_dict(state["optimizer"])
-    for group, own in zip(optimizer.megatron.param_groups, wanted, strict=True):
-        group.update(own)
-    restore_steps(optimizer.megatron, state["schedule_steps"])
-    optimizer.schedule.num_steps = 0
-    optimizer.put_away()
-    optimizer.schedule.step(state["schedule_steps"])  # its shape comes from the manifest, which may have changed
+class _Wanted:
+    """What is read of a model and its optimizer, and where it goes."""
+
+    def __init__(self, chunks: Sequence[Any], optimizer: Optimizer) -> None:
+        self._chunks, self._optimizer = chunks, optimizer
+        model, trained = _described(chunks, optimizer)
+        self._read: list[tuple[Share, dict[str, torch.Tensor]]] = []
+        states: dict[int, Any] = {}
+        for index, (prefix, share) in enumerate(_shares(optimizer)):
+            flat = {name: torch.empty(len(share.numbers)) for name in STATE}
+            self._read.append((share, flat))
+            states[index] = _pieces_of_state(trained, prefix, share, flat)
+        kept = {
+            place: {
+                name: LocalNonpersistentObject(each.data) if _is_trained(each, trained) else each
+                for name, each in described.items()
+            }
+            for place, described in model.items()
+        }
+        self.state = {"model": kept, "states": states}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Put what was read into the model and its optimizer."""
+        for place, chunk in enumerate(self._chunks):
+            chunk.module.load_state_dict(state["model"][place])
+        for share, flat in self._read:
+            share.take(flat)
+        megatron = self._optimizer.megatron
+        wanted = [{name: group[name] for name in _FROM_MANIFEST} for group in megatron.param_groups]
+        megatron.load_state_dict(_without_parameters(state["optimizer"]))
+        for group, own in zip(megatron.param_groups, wanted, strict=True):
+            group.update(own)
+        restore_steps(megatron, state["schedule_steps"])
+        schedule = self._optimizer.schedule
+        schedule.num_steps = 0
+        self._optimizer.put_away()
+        schedule.step(state["schedule_steps"])  # its shape comes from the manifest, which may have changed
 
 
-def _write_state(directory: Path, state: dict[str, Any]) -> None:
-    directory.mkdir(parents=True, exist_ok=True)
-    dist.barrier()
-    _write_in_this_process()
-    for each in nested_values(state):
-        if isinstance(each, ShardedTensor):
-            each.data = narrow(each.data)
-    strategy = TorchDistSaveShardedStrategy("torch_dist", 1, thread_count=1)
-    dist_checkpointing.save(state, str(directory), strategy)
+def _without_parameters(state: Any) -> Any:
+    """Return an optimizer's counters and groups; of several, in their order."""
+    if "optimizer" not in state:
+        return {index: _without_parameters(each) for index, each in state.items()}
+    return {name: value for name, value in state.items() if name not in _OF_OLD_VERSIONS}
 
 
-def narrow(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the same numbers in a storage that has no others, without a copy.
+def _saved(chunks: Sequence[Any], optimizer: Optimizer, staging: Staging) -> dict[str, Any]:
+    """Return the state of a model and its optimizer, copied.
 
-    Weights are views of one buffer, and `torch.save` writes whole storages: Megatron copies every view before.
+    Tensors are stored by the numbers that layers have in the whole model: it does not matter in which chunk they are.
     """
-    is_view = tensor.untyped_storage().nbytes() != tensor.numel() * tensor.itemsize
-    if tensor.device.type != "cpu" or not is_view or not tensor.is_contiguous():
-        return tensor
-    # Not by NumPy: the storage could never be emptied again, see `device_memory`.
-    return torch.from_dlpack(tensor.detach())
-
-
-def _state(chunks: Sequence[Any], optimizer: Optimizer, is_loading: bool) -> dict[str, Any]:
-    rank, world_size = dist.get_rank(), dist.get_world_size()
+    model, trained = _described(chunks, optimizer)
+    weights: dict[int, Any] = {}
+    states: dict[int, Any] = {}
+    for index, (prefix, share) in enumerate(_shares(optimizer)):
+        held = share.held()
+        copies = {name: staging.copy(each) for name, each in held.items()}
+        states[index] = _pieces_of_state(trained, prefix, share, copies)
+        # fp32 weights are their own masters
+        is_master = held["param"].data_ptr() == share.weight.data_ptr()
+        weight = copies["param"] if is_master else staging.copy(share.weight)
+        whole = trained[share.parameter]
+        weights[index] = _filled(whole, whole.key, share.numbers, weight)
+    optimizer.put_away()
+    others = {
+        place: {name: _copied(each, staging) for name, each in described.items() if not _is_trained(each, trained)}
+        for place, described in model.items()
+    }
+    groups = optimizer.megatron.state_dict()
     return {
-        **_trained(chunks, optimizer, is_loading),
-        "random": ShardedObject("random", _random_state(_device(chunks)), (world_size,), (rank,)),
+        "model": {place: copied for place, copied in others.items() if copied},
+        "weights": weights,
+        "states": states,
+        "optimizer": dict(enumerate(groups)) if isinstance(groups, list) else groups,
+        "schedule_steps": optimizer.schedule.num_steps,
     }
 
 
-def _critic_state(critic: Critic | None, is_loading: bool) -> dict[str, Any]:
-    """Return the critic's state, whose tensors have separate names; nothing without one."""
-    if critic is None:
-        return {}
-    state = {"critic": _trained(critic.chunks, critic.optimizer, is_loading)}
+def _described(
+    chunks: Sequence[Any], optimizer: Optimizer
+) -> tuple[dict[int, dict[str, Any]], dict[torch.Tensor, Any]]:
+    """Return how modules store their tensors, by chunk and name, and by parameter those that are trained."""
+    model = {place: chunk.module.sharded_state_dict() for place, chunk in enumerate(chunks)}
+    parts = optimizer.megatron.chained_optimizers
+    trained = {parameter for part in parts for buffer in part.buffers for parameter in buffer.param_index_map}
+    tensors = [each for described in model.values() for each in described.values()]
+    return model, {each.data: each for each in tensors if _is_trained(each, trained)}
+
+
+def _is_trained(stored: Any, trained: Container[torch.Tensor]) -> bool:
+    return isinstance(stored.data, torch.nn.Parameter) and stored.data in trained
+
+
+def _shares(optimizer: Optimizer) -> Iterator[tuple[str, Share]]:
+    """Yield this rank's shares of all parameters, each with the beginning of the names of its state."""
+    parts = optimizer.megatron.chained_optimizers
+    for index, part in enumerate(parts):
+        chained = f"chained_{index}." if len(parts) > 1 else ""
+        for share in shares(part):
+            yield f"{chained}optimizer.state.", share
+
+
+def _pieces_of_state(
+    trained: Mapping[torch.Tensor, Any], prefix: str, share: Share, flat: Mapping[str, torch.Tensor]
+) -> dict[str, Any]:
+    whole = trained[share.parameter]
+    return {name: _filled(whole, f"{prefix}{name}.{whole.key}", share.numbers, each) for name, each in flat.items()}
+
+
+def _filled(whole: Any, key: str, numbers: range, flat: torch.Tensor) -> dict[int, ShardedTensor]:
+    """Return the pieces of a range of a parameter whose numbers are `flat`; what is read into them is there, too."""
+    found: dict[int, ShardedTensor] = {}
+    for index, (places, piece) in enumerate(pieces(whole, key, flat.dtype, numbers)):
+        piece.data = flat[places.start : places.stop].view(piece.local_shape)
+        found[index] = piece
+    return found
+
+
+def _copied(stored: Any, staging: Staging) -> Any:
+    """Return a tensor or object that all ranks have, or one has alone, with a copy of its data."""
+    if isinstance(stored, ShardedTensor):
+        stored.data = staging.copy(stored.data)
+    return stored
+
+
+def _of_critic(state: dict[str, Any]) -> dict[str, Any]:
+    """Return a critic's state; its tensors have separate names."""
     add_prefix_for_sharding(state, "critic.")
     return state
 
 
-def _trained(chunks: Sequence[Any], optimizer: Optimizer, is_loading: bool) -> dict[str, Any]:
-    """Return the state of a model and its optimizer. Tensors are stored by the numbers that layers have in the whole
-    model, so it does not matter in which chunk they are."""
-    weights = {place: chunk.module.sharded_state_dict() for place, chunk in enumerate(chunks)}
-    state = optimizer.megatron.sharded_state_dict(weights, is_loading=is_loading, metadata=_METADATA)
-    optimizer.put_away()
-    return {"model": weights, "optimizer": state, "schedule_steps": optimizer.schedule.num_steps}
+def _random(chunks: Sequence[Any]) -> ShardedObject:
+    state = _random_state(_device(chunks))
+    return ShardedObject("random", state, (dist.get_world_size(),), (dist.get_rank(),))
 
 
 def _device(chunks: Sequence[Any]) -> torch.device:
@@ -207,32 +298,3 @@ def _set_random_state(state: dict[str, Any], device: torch.device) -> None:
     torch.set_rng_state(state["torch"])
     if state["cuda"] is not None and device.type == "cuda":
         torch.cuda.set_rng_state(state["cuda"])
-
-
-def _write_in_this_process() -> None:
-    """Let Megatron write files here and now instead of in forked children with a manager process between.
-
-    A fork copies one thread of a process that runs those of gloo or NCCL, OpenMP and Ray; any lock that another of them
-    held stays locked in the child. It is also slower: the manager starts a second interpreter.
-    """
-    filesystem_async._get_write_results_queue = queue.Queue
-    filesystem_async.FileSystemWriterAsync.write_preloaded_data_multiproc = staticmethod(_write)
-
-
-def _write(transforms: list[Any], use_msc: bool, rank: int, buckets: list[Any], results: Any) -> None:
-    """Do what `write_preloaded_data_multiproc` does, one bucket after the other."""
-    written: dict[int, Any] | Exception = {}
-    for index, bucket in enumerate(buckets):
-        local: queue.Queue[tuple[int, Any]] = queue.Queue()
-        pending: queue.Queue[int] = queue.Queue()
-        pending.put(index)
-        filesystem_async.FileSystemWriterAsync.write_preloaded_data(
-            transforms, index, bucket, local, pending, True, use_msc=use_msc
-        )
-        _, result = local.get_nowait()
-        if isinstance(result, Exception):
-            written = result
-            break
-        assert isinstance(written, dict)
-        written[index] = result
-    results.put(written)

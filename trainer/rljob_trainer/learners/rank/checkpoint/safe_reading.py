@@ -14,9 +14,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path, PurePath
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import torch
+import torch.distributed.checkpoint as torch_checkpoint
+import xxhash
 from megatron.core.dist_checkpointing import serialization
 from megatron.core.dist_checkpointing.core import CONFIG_FNAME, CheckpointingConfig
 from megatron.core.dist_checkpointing.strategies import torch as torch_strategy
@@ -38,7 +41,9 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import ReadItem
 from torch.serialization import _get_layout
 
-from rljob_trainer.learners.errors import CheckpointFormatError
+from rljob_trainer.learners.errors import CheckpointFormatError, DamagedCheckpointError
+from rljob_trainer.learners.rank.checkpoint.draft import sums_of, sums_path
+from rljob_trainer.learners.rank.checkpoint.moved import Moved
 from rljob_trainer.rundir.retries import Patience
 from rljob_trainer.rundir.retrying_file import retrying_file
 
@@ -79,12 +84,21 @@ _ALLOWED: Mapping[tuple[str, str], Any] = {
 """by module and name: all that metadata may name. In a pickle, none of these runs code or opens a file"""
 
 
-def install(patience: Patience) -> None:
-    """Let Megatron read checkpoints with the classes of this module. It offers no parameter for them."""
-    torch_strategy._get_filesystem_reader = lambda directory, cache_metadata=False: Reader(directory, patience)
+def install(patience: Patience, moved: Moved) -> None:
+    """Let Megatron read checkpoints with the classes of this module, each rank for itself.
+
+    It offers no parameter for them.
+    """
+    torch_strategy._get_filesystem_reader = lambda directory, cache_metadata=False: Reader(directory, patience, moved)
     torch_strategy.MCoreLoadPlanner = _Planner
+    torch_strategy.checkpoint = SimpleNamespace(load_state_dict=_load_alone)
     # Its own takes a directory that cannot be looked at for one that is not there.
     serialization.verify_checkpoint_and_load_strategy = lambda directory, *_: _strategies(Path(directory), patience)
+
+
+def _load_alone(state: dict[str, Any], reader: FileSystemReader, planner: Any) -> None:
+    """Read without the other ranks, which need not wait for this one."""
+    torch_checkpoint.load_state_dict(state, reader, no_dist=True, planner=planner)
 
 
 def _strategies(directory: Path, patience: Patience) -> tuple[Any, TorchCommonLoadStrategy]:
@@ -154,14 +168,43 @@ class _Files(FileSystem):
 
 
 class Reader(FileSystemReader):
-    """Reads a checkpoint's files; the metadata only once."""
+    """Reads a checkpoint's files, and sums up what it reads; the metadata only once."""
 
     _metadata: Metadata | None = None
 
-    def __init__(self, directory: str | Path, patience: Patience) -> None:
+    def __init__(self, directory: str | Path, patience: Patience, moved: Moved) -> None:
         super().__init__(directory)
         self.fs = _Files(patience)
         self._patience = patience
+        self._moved = moved
+        self._sums: dict[str, Mapping[int, str] | None] = {}
+        """of files looked into so far"""
+
+    def _slice_file(self, file: Any, place: _StorageInfo) -> Any:
+        """Return an item of a file. Raises DamagedCheckpointError if it is not as it was written."""
+        sums = self._sums_of(place.relative_path)
+        if sums is None:
+            self._moved.add(place.length)
+            return super()._slice_file(file, place)
+        file.seek(place.offset)
+        content = file.read(place.length)
+        self._moved.add(len(content))
+        if xxhash.xxh3_128_hexdigest(content) != sums.get(place.offset):
+            end = place.offset + place.length
+            raise DamagedCheckpointError(
+                f"{Path(self.path) / place.relative_path}: bytes {place.offset} to {end} are not as they were written"
+            )
+        return io.BytesIO(content)
+
+    def _sums_of(self, name: str) -> Mapping[int, str] | None:
+        """Return the sums of a file's items; None: an older version wrote it, and it was looked at before."""
+        if name not in self._sums:
+            path = sums_path(Path(self.path) / name)
+            try:
+                self._sums[name] = sums_of(self._patience(path, path.read_bytes))
+            except FileNotFoundError:
+                self._sums[name] = None
+        return self._sums[name]
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """Return the metadata. Raises CheckpointFormatError."""

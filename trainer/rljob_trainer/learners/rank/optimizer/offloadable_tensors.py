@@ -38,6 +38,9 @@ class HostMemory:
     def finish(self) -> None:
         """Return when all copies are made."""
 
+    def finish_kernels(self) -> None:
+        """Return when the device has done all that it was asked for so far."""
+
     def trim(self) -> None:
         """Give freed memory back to other processes."""
 
@@ -65,6 +68,10 @@ class GpuMemory(HostMemory):
     def finish(self) -> None:
         """Wait for the stream of copies."""
         self._stream.synchronize()
+
+    def finish_kernels(self) -> None:
+        """Wait for the stream of kernels."""
+        torch.cuda.current_stream(self._device).synchronize()
 
     def trim(self) -> None:
         """Return PyTorch's cache to the driver, after the last kernel that uses it."""

@@ -19,14 +19,7 @@ from rljob_api import sections
 from rljob_api.sections import Schedule
 from rljob_trainer.learners.rank.optimizer.host_optimizer import HostOptimizer
 from rljob_trainer.learners.rank.optimizer.offloadable_tensors import HostMemory, memory_of
-from rljob_trainer.learners.rank.optimizer.optimizer_state import (
-    MOMENTS,
-    Flat,
-    gathered,
-    length_of,
-    master_of,
-    whole_state,
-)
+from rljob_trainer.learners.rank.optimizer.optimizer_state import MOMENTS, master_of, weight_of
 from rljob_trainer.learners.rank.optimizer.replicas import average_gradients
 
 DECAY_STYLES = {Schedule.CONSTANT: "constant", Schedule.LINEAR: "linear", Schedule.COSINE: "cosine"}
@@ -163,10 +156,9 @@ def _megatron_optimizer(
         memory = memory_of(next(chunks[0].parameters()).device)
         return optimizer, [_keep_on_host(part, memory) for part in optimizer.chained_optimizers]
     for part in optimizer.chained_optimizers:
-        moments = _moments(part)
+        _make_moments(part)
         part._copy_main_params_to_model_params = _copy_of_masters(part)
         part._set_main_param_and_optimizer_states = partial(_set_loaded, part)
-        part.get_parameter_state_dp_zero = partial(whole_state, part, moments) if moments else partial(gathered, part)
     return optimizer, []
 
 
@@ -196,7 +188,6 @@ def _keep_on_host(part: Any, memory: HostMemory) -> HostOptimizer:
     part._copy_main_params_to_model_params = _nothing  # each chunk of masters is copied while it is there
     part._get_main_param_and_optimizer_states = brought
     part._set_main_param_and_optimizer_states = set_loaded
-    part.get_parameter_state_dp_zero = partial(gathered, part)
     return host
 
 
@@ -219,33 +210,18 @@ def _masters_of_weights(part: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]
     """Yield this rank's shares of the bf16 weights, each with its master."""
     for shards, models in zip(part.shard_fp32_from_float16_groups, part.model_float16_groups, strict=True):
         for master, model in zip(shards, models, strict=True):
-            buffer, _, bucket = part.model_param_gbuf_map[model]
-            place = part._get_model_param_range_map(model)["gbuf_world_in_bucket"]
-            yield part.buffers[buffer].buckets[bucket].param_data.view(-1)[place.start : place.end], master
+            yield weight_of(part, model), master
 
 
-def _moments(part: Any) -> list[Flat]:
-    """Allocate AdamW's state now, for Megatron cannot save an optimizer that has not stepped yet; return it by buffer.
-
-    Where one rank has all of it, moments are laid end to end, as a checkpoint has them; else nothing is returned.
-    """
-    if part.data_parallel_group.size() > 1:
-        for group in part.optimizer.param_groups:
-            for master in group["params"]:
-                _remember(part, master, {name: torch.zeros_like(master, requires_grad=False) for name in MOMENTS})
-        return []
-    flats: list[Flat] = []
-    for buffer in part.buffers:
-        flat = {name: torch.zeros(length_of(buffer), device=buffer.grad_data.device) for name in MOMENTS}
-        for parameter, (start, end, _bucket) in buffer.param_index_map.items():
-            master = master_of(part, parameter)
-            _remember(part, master, {name: flat[name][start:end].view_as(master) for name in MOMENTS})
-        flats.append(flat)
-    return flats
-
-
-def _remember(part: Any, master: torch.Tensor, moments: Flat) -> None:
-    part.optimizer.state[master] = {"step": torch.zeros((), dtype=torch.float32, device=master.device), **moments}
+def _make_moments(part: Any) -> None:
+    """Allocate AdamW's state now, for Megatron cannot save an optimizer that has not stepped yet."""
+    for group in part.optimizer.param_groups:
+        for master in group["params"]:
+            moments = {name: torch.zeros_like(master, requires_grad=False) for name in MOMENTS}
+            part.optimizer.state[master] = {
+                "step": torch.zeros((), dtype=torch.float32, device=master.device),
+                **moments,
+            }
 
 
 def _set_loaded(part: Any, model_param: torch.Tensor, loaded: Mapping[str, torch.Tensor]) -> None:

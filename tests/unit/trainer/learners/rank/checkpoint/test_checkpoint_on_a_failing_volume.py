@@ -14,12 +14,15 @@ from rljob_api import sections
 from rljob_api.exits import Exit
 from rljob_api.sizing.parallel_layout import ParallelLayout
 from rljob_trainer.driver import exit_of
-from rljob_trainer.learners.config import LearnerConfig
 from rljob_trainer.learners.errors import CheckpointFormatError
 from rljob_trainer.learners.group import REFUSALS
 from rljob_trainer.learners.rank.checkpoint import checkpoint
+from rljob_trainer.learners.rank.checkpoint.draft import write_now
+from rljob_trainer.learners.rank.checkpoint.moved import Moved
+from rljob_trainer.learners.rank.checkpoint.staging import Staging
+from rljob_trainer.learners.rank.optimizer.offloadable_tensors import HostMemory
 from rljob_trainer.learners.rank.optimizer.optimizer import Optimizer, data_parallel
-from rljob_trainer.rundir.retries import Patience, StorageError
+from rljob_trainer.rundir.retries import PATIENT, Patience, StorageError
 from support.trainer.failing_calls import patient
 from support.trainer.lone_rank import SmallModel, lone_rank
 
@@ -80,10 +83,12 @@ class Rank:
         self.patience = patience
 
     def save(self, directory: Path) -> None:
-        checkpoint.save(directory, [self.ddp], self.optimizer, LAYOUT, {"step": 3})
+        directory.mkdir()
+        staging = Staging(HostMemory())
+        write_now(checkpoint.stage(directory, [self.ddp], self.optimizer, LAYOUT, {"step": 3}, staging), PATIENT)
 
     def load(self, directory: Path) -> dict[str, int]:
-        return checkpoint.load(directory, [self.ddp], self.optimizer, LAYOUT, patience=self.patience)
+        return checkpoint.load(directory, [self.ddp], self.optimizer, LAYOUT, Moved(), patience=self.patience)
 
 
 @pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO, errno.ENOTCONN])
@@ -116,9 +121,3 @@ def test_other_bytes_are_not_waited_for(ranks, tmp_path):
     (tmp_path / "saved" / ".metadata").write_bytes(b"junk")
     with pytest.raises(CheckpointFormatError, match=r"\.metadata"):
         rank.load(tmp_path / "saved")
-
-
-@pytest.mark.parametrize(("longest_s", "waits_s"), [(60.0, 60.0), (86_400.0, 450.0)])
-def test_a_rank_gives_up_before_the_others_give_it_up(longest_s, waits_s):
-    config = LearnerConfig(Path("model"), SETTINGS, 10, timeout_s=600.0, longest_outage_s=longest_s)
-    assert config.outage_s == waits_s < config.timeout_s

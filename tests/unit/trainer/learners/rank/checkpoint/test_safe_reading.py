@@ -17,7 +17,11 @@ from rljob_api import sections
 from rljob_api.sizing.parallel_layout import ParallelLayout
 from rljob_trainer.learners.errors import CheckpointFormatError
 from rljob_trainer.learners.rank.checkpoint import checkpoint
+from rljob_trainer.learners.rank.checkpoint.draft import write_now
+from rljob_trainer.learners.rank.checkpoint.moved import Moved
 from rljob_trainer.learners.rank.checkpoint.safe_reading import read_metadata
+from rljob_trainer.learners.rank.checkpoint.staging import Staging
+from rljob_trainer.learners.rank.optimizer.offloadable_tensors import HostMemory
 from rljob_trainer.learners.rank.optimizer.optimizer import Optimizer, data_parallel
 from rljob_trainer.rundir.retries import PATIENT
 from support.trainer.lone_rank import SmallModel, lone_rank
@@ -49,10 +53,12 @@ class Rank:
         self.optimizer = Optimizer([self.ddp], SETTINGS, 10, "fp32")
 
     def save(self, directory: Path) -> None:
-        checkpoint.save(directory, [self.ddp], self.optimizer, LAYOUT, {"step": 3})
+        directory.mkdir()
+        staging = Staging(HostMemory())
+        write_now(checkpoint.stage(directory, [self.ddp], self.optimizer, LAYOUT, {"step": 3}, staging), PATIENT)
 
     def load(self, directory: Path) -> dict[str, int]:
-        return checkpoint.load(directory, [self.ddp], self.optimizer, LAYOUT)
+        return checkpoint.load(directory, [self.ddp], self.optimizer, LAYOUT, Moved())
 
 
 @pytest.fixture(scope="module")

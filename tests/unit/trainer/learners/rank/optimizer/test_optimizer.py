@@ -15,8 +15,8 @@ from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from rljob_api import sections
 from rljob_api.sections import Schedule
 from rljob_trainer.learners.rank.optimizer import optimizer as optimizer_module
-from rljob_trainer.learners.rank.optimizer import optimizer_state
 from rljob_trainer.learners.rank.optimizer.optimizer import Optimizer, data_parallel, is_alone, restore_steps
+from rljob_trainer.learners.rank.optimizer.optimizer_state import STATE, shares
 from support.trainer.lone_rank import SmallModel, lone_rank
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
@@ -268,10 +268,8 @@ def test_gradients_of_all_ranks_are_added_and_divided_by_no_token_count(monkeypa
 def test_a_rank_with_a_share_of_the_optimizer_begins_with_zeros() -> None:
     masters = [torch.ones(2, 3, requires_grad=True), torch.ones(4, requires_grad=True)]
     groups = [{"params": masters[:1]}, {"params": masters[1:]}]
-    part = SimpleNamespace(
-        data_parallel_group=SimpleNamespace(size=lambda: 2), optimizer=SimpleNamespace(param_groups=groups, state={})
-    )
-    assert optimizer_module._moments(part) == []
+    part = SimpleNamespace(optimizer=SimpleNamespace(param_groups=groups, state={}))
+    optimizer_module._make_moments(part)
     for master in masters:
         state = part.optimizer.state[master]
         assert sorted(state) == ["exp_avg", "exp_avg_sq", "step"]
@@ -299,75 +297,36 @@ def test_a_step_whose_gradient_is_not_finite_leaves_everything_as_it_was(poison:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_the_state_for_a_checkpoint_is_the_one_that_megatron_would_gather(precision: str) -> None:
-    trained = Trained(FULL, precision)
-    for seed in range(3):
-        trained.step(gradients(seed))
-    (part,) = trained.parts()
-    wanted = DistributedOptimizer.get_parameter_state_dp_zero(part)
-    found = part.get_parameter_state_dp_zero(empty_data=False)
-    assert found[0].keys() == wanted[0].keys()
-    for kind, state in found[0].items():
-        assert state.keys() == {"param", "exp_avg", "exp_avg_sq"}
-        for name, tensor in state.items():
-            torch.testing.assert_close(tensor, wanted[0][kind][name], rtol=0, atol=0)
-            assert tensor.count_nonzero() >= 15
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_parameters_behind_the_padding_of_a_bucket_are_saved_where_they_are(precision: str) -> None:
-    trained = Trained(FULL, precision, shares_matrix=True)
+@pytest.mark.parametrize("shares_matrix", [False, True])
+def test_shares_are_all_parameters_with_what_megatron_holds_of_them(precision: str, shares_matrix: bool) -> None:
+    trained = Trained(FULL, precision, shares_matrix=shares_matrix)
     for seed in range(2):
         trained.step(gradients(seed))
     (part,) = trained.parts()
-    (buffer,) = part.buffers
-    assert [bucket.offset for bucket in buffer.buckets] == [0, 128], "the matrix has a bucket of its own, after padding"
-    for found in (part.get_parameter_state_dp_zero(empty_data=False), gathered(part, False)):
-        for tensors in found[0].values():
-            for parameter, (start, end, _) in buffer.param_index_map.items():
-                held = part._get_main_param_and_optimizer_states(parameter)
-                for name, tensor in tensors.items():
-                    assert held[name].any()
-                    torch.testing.assert_close(tensor[start:end], held[name].detach().flatten(), rtol=0, atol=0)
-
-
-def test_without_data_the_state_for_a_checkpoint_has_its_form_and_zeros() -> None:
-    (part,) = Trained(FULL).parts()
-    empty, filled = (part.get_parameter_state_dp_zero(empty_data=empty)[0] for empty in (True, False))
-    assert [(kind, name, tensor.shape) for kind, state in empty.items() for name, tensor in state.items()] == [
-        (kind, name, tensor.shape) for kind, state in filled.items() for name, tensor in state.items()
-    ]
-    assert not any(tensor.any() for state in empty.values() for tensor in state.values())
-
-
-def gathered(part: Any, empty: bool) -> Any:
-    state = optimizer_state.gathered(part, empty_data=empty)
-    assert state is not None
-    return state
+    found = list(shares(part))
+    assert {each.parameter for each in found} == {*trained.ddp.module.parameters()}
+    (gathered,) = DistributedOptimizer.get_parameter_state_dp_zero(part)[0].values()
+    for each in found:
+        assert each.numbers == range(each.parameter.numel()), "there is one rank"
+        assert torch.equal(each.weight, each.parameter.detach().flatten())
+        held = each.held()
+        assert held.keys() == {"param", "exp_avg", "exp_avg_sq"} and all(numbers.any() for numbers in held.values())
+        start, end, _ = part.buffers[0].param_index_map[each.parameter]
+        if not shares_matrix:  # 0.16.1 looks in the wrong place for what lies behind the padding of a bucket
+            for name, numbers in held.items():
+                torch.testing.assert_close(numbers, gathered[name][start:end], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("piece", [1, 4, 2**24])
-def test_what_a_group_of_one_gathers_is_what_it_has(
-    monkeypatch: pytest.MonkeyPatch, piece: int, precision: str
-) -> None:
-    monkeypatch.setattr(optimizer_state, "PIECE", piece)
+def test_a_share_takes_over_what_it_is_given_and_the_weight_with_its_master(precision: str) -> None:
     trained = Trained(FULL, precision)
-    for seed in range(2):
-        trained.step(gradients(seed))
+    trained.step(gradients(0))
     (part,) = trained.parts()
-    for empty in (False, True):
-        wanted = part.get_parameter_state_dp_zero(empty_data=empty)
-        torch.testing.assert_close(gathered(part, empty), wanted, rtol=0, atol=0)
-
-
-def test_a_gathered_piece_is_cut_to_its_place() -> None:
-    place, exact = torch.zeros(2), torch.zeros(3)
-    group = torch.distributed.group.WORLD
-    assert group is not None
-    optimizer_state.gather(torch.tensor([1.0, 2.0, 3.0]), [place], group)
-    optimizer_state.gather(torch.tensor([4.0, 5.0, 6.0]), [exact], group)
-    assert (place.tolist(), exact.tolist()) == ([1.0, 2.0], [4.0, 5.0, 6.0])
+    for number, share in enumerate(shares(part), 1):
+        given = {name: torch.full((len(share.numbers),), number + 1 / (2 + i)) for i, name in enumerate(STATE)}
+        share.take(given)
+        torch.testing.assert_close(share.held(), given, rtol=0, atol=0)
+        assert torch.equal(share.parameter.detach().flatten(), given["param"].to(share.parameter.dtype))
 
 
 def test_a_fresh_optimizer_has_a_state_to_save() -> None:
