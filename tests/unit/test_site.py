@@ -32,7 +32,7 @@ QUESTIONS = {
     "reward function": "rewards/",
     "hugging face": "hub/",
     "dataset": "hub/",
-    "agents": "generate/",
+    "agents": "agents/",
     "tools": "generate/",
     "NFS": "storage/",
     "S3": "storage/",
