@@ -599,6 +599,10 @@ class Quantization(StrEnum):
     INT4 = "Int4"
 
 
+SLOWEST_TOKENS_PER_S = 20
+"""of one response: engines that are slower than this are not waited for"""
+
+
 class Rollout(Section):
     prompts_per_step: Annotated[
         int,
@@ -649,7 +653,7 @@ class Rollout(Section):
     )
     """policy of the router; `power_of_two` would compare loads that are seconds old"""
     request_timeout_seconds: Annotated[Positive, Facts(ENGINES)] = 600
-    """maximum wait for one response before it is requested again [s]"""
+    """maximum wait for one response before it is requested again, beside 1 s for each 20 of its `maxNewTokens` [s]"""
     generate: Annotated[Text | None, Facts(SAMPLES, slime="custom-generate-function-path")] = None
     """`module:function` of an `async def` function that makes a multi-turn sample: it calls the model any number of
     times, and adds text that is not trained on; absent: the model answers once"""
@@ -669,6 +673,11 @@ class Rollout(Section):
     def kv_tokens(self, device: Device) -> int | None:
         """Return the size of an engine's KV cache [tokens]; None: SGLang takes what its memory fraction leaves."""
         return self.max_total_tokens or (CPU_KV_TOKENS if device is Device.CPU else None)
+
+    @property
+    def longest_request_s(self) -> float:
+        """Return how long one response may take: it grows with the tokens that it may have [s]."""
+        return self.request_timeout_seconds + self.sampling.max_new_tokens / SLOWEST_TOKENS_PER_S
 
 
 class Schedule(StrEnum):
@@ -830,7 +839,7 @@ class WeightSync(Section):
     bucket_mib: Annotated[Positive, Facts(slime="update-weight-buffer-size")] = 512
     """size of one part of a publication by `Broadcast` or `Ipc` [MiB]; two are in memory at once"""
     timeout_seconds: Annotated[Positive, Facts(ENGINES)] = 120
-    """deadline of one publication [s]; an engine that misses it is quarantined"""
+    """deadline of one publication, beside 2 s for each GB of weights [s]; an engine that misses it is quarantined"""
 
 
 class Checkpoint(Section):

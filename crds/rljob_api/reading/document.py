@@ -187,10 +187,11 @@ def _not_yaml(text: str, error: yaml.MarkedYAMLError) -> Problem:
     mark = error.problem_mark
     until = 0 if mark is None else mark.line + 1
     lines = text.split("\n", until)[:until]
-    for number in range(max(0, until - LINES_BEFORE), until):
-        column = next((at for at, char in enumerate(lines[number]) if char in INVISIBLE), None)
+    # The end of a text can be a line that it does not have.
+    for number, line in list(enumerate(lines))[max(0, until - LINES_BEFORE) :]:
+        column = next((at for at, char in enumerate(line) if char in INVISIBLE), None)
         if column is not None:
-            found = INVISIBLE[lines[number][column]]
+            found = INVISIBLE[line[column]]
             return Problem(f"line {number + 1}, column {column + 1}", ABSENT, f"not YAML: {found}")
     return Problem(place(mark), ABSENT, f"not YAML: {reason(error)}")
 

@@ -90,7 +90,7 @@ def gateway_settings(spec: Spec, agent: Agent, model: Path, patience_s: float) -
         new_tokens=spec.rollout.sampling.max_new_tokens,
         turns=agent.max_turns,
         lifetime_s=agent.timeout_seconds + FORGET_S,
-        deadline_s=spec.rollout.request_timeout_seconds,
+        deadline_s=spec.rollout.longest_request_s,
         patience_s=patience_s,
         tool_parser=agent.tool_parser,
         reasoning_parser=agent.reasoning_parser,

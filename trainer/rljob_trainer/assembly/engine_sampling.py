@@ -13,7 +13,7 @@ from rljob_trainer.agents.workers import try_to_load
 from rljob_trainer.assembly.agents import StartedAgents, start_agents
 from rljob_trainer.assembly.fleet import Fleet, start_fleet
 from rljob_trainer.assembly.foundation import Foundation
-from rljob_trainer.assembly.settings import patience_s, updates
+from rljob_trainer.assembly.settings import patience_s, publication_s, updates
 from rljob_trainer.assembly.stages import Learning, Material
 from rljob_trainer.conversations import factory as conversations
 from rljob_trainer.conversations.function import Function
@@ -108,7 +108,8 @@ class EngineSampling:
 
     def sampled(self, scheduler: PromptScheduler, learning: Learning) -> Sampled:
         """Publish the first weights; return rollouts, rewards, weights and evaluation."""
-        publisher = Publisher(learning.transport(self.fleet.hosts), self.foundation.spec.weight_sync.timeout_seconds)
+        deadline_s = publication_s(self.foundation.spec, self.material.model)
+        publisher = Publisher(learning.transport(self.fleet.hosts), deadline_s)
         self.fleet.catch_up.publisher = publisher
         if self.fleet.sharing is not None:
             self.fleet.sharing.learner = learning.group
@@ -166,7 +167,7 @@ class EngineSampling:
         spec, beat = self.foundation.spec, self.foundation.status_store.beat
         longest_s = patience_s(spec)
         outage = self.foundation.outage
-        generator: Generator = RouterGenerator(router, spec.rollout.request_timeout_seconds)
+        generator: Generator = RouterGenerator(router, spec.rollout.longest_request_s)
         if self.function is not None:
             model, client = self.material.model, self.fleet.client
             generator = conversations.function_generator(

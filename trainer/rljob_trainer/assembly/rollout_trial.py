@@ -97,7 +97,7 @@ def groups(
         function = conversations.function(spec, log, stack, environ={})
         apart = stack.enter_context(conversations.own_loop())
         client = RouterClient(apart.session, door.url, door.key)
-        generator: Generator = RouterGenerator(client, spec.rollout.request_timeout_seconds)
+        generator: Generator = RouterGenerator(client, spec.rollout.longest_request_s)
         if function is not None:
             generator = conversations.function_generator(
                 function, spec, model, client, PATIENCE_S, alive=lambda: None, stack=stack

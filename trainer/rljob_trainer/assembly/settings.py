@@ -24,6 +24,9 @@ from rljob_trainer.processes.kernel_archive import archive_of
 from rljob_trainer.rundir.rollout_files import Made
 from rljob_trainer.sync.layout import Sharding
 
+SLOWEST_BYTES_PER_S = 0.5e9
+"""of the weights in a publication: a transport that is slower is not waited for"""
+
 
 def made_by(spec: Spec, model: str, questions: str) -> Made:
     """Return what decides the samples of a run; `model` and `questions` are fingerprints."""
@@ -167,17 +170,23 @@ def learner_environment(spec: Spec, directory: Path) -> dict[str, Any]:
 
 def patience_s(spec: Spec) -> float:
     """Return the longest time without an answer of any engine [s]: for two answers and a restart between them."""
-    return 2 * spec.rollout.request_timeout_seconds + spec.recovery.start_timeout_seconds
+    return 2 * spec.rollout.longest_request_s + spec.recovery.start_timeout_seconds
 
 
 def router_settings(spec: Spec) -> RouterSettings:
     """Return what the manifest says about the router."""
     return RouterSettings(
         policy=spec.rollout.router_policy,
-        request_timeout_s=spec.rollout.request_timeout_seconds,
+        request_timeout_s=spec.rollout.longest_request_s,
         health_interval_s=spec.recovery.health_interval_seconds,
         health_timeout_s=spec.recovery.health_timeout_seconds,
     )
+
+
+def publication_s(spec: Spec, model: Path) -> float:
+    """Return how long a publication of a model with these files may take: it grows with their bytes [s]."""
+    num_bytes = sum(path.stat().st_size for path in model.glob("*.safetensors"))
+    return spec.weight_sync.timeout_seconds + num_bytes / SLOWEST_BYTES_PER_S
 
 
 def pool_settings(spec: Spec) -> PoolSettings:

@@ -92,7 +92,7 @@ def function_generator(
     """
     tokenizer, rollout = load_tokenizer(model), spec.rollout
     apart = stack.enter_context(own_loop())
-    engines = Engines(replace(router, session=apart.session), rollout.request_timeout_seconds, patience_s, alive)
+    engines = Engines(replace(router, session=apart.session), rollout.longest_request_s, patience_s, alive)
     return FunctionGenerator(
         function=function,
         own_time_s=rollout.generate_timeout_seconds if rollout.tools is None else math.inf,  # tools have other limits

@@ -195,7 +195,11 @@ def test_an_amount_has_at_most_two_digits_of_exponent_which_is_what_the_operator
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("steps: 200", "steps: null", "spec.training.steps: null is not a value"),
+        (
+            "steps: 200",
+            "steps: null",
+            "spec.training.steps: null is not a value; expected: rollouts to train on (whole number, at least 1)",
+        ),
         (
             "gpusPerNode: 8",
             "gpusPerNode: 8\n    nodes: null",

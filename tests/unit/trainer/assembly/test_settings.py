@@ -18,6 +18,8 @@ from rljob_trainer.assembly.settings import (
     learner_config,
     loss_settings,
     made_by,
+    publication_s,
+    router_settings,
     sharding,
 )
 from rljob_trainer.data.prompt_scheduler import Lead
@@ -68,6 +70,26 @@ def test_samples_of_older_weights_are_trained_on_by_the_engines_probabilities_un
 )
 def test_without_a_learner_nothing_is_ahead(sections, expected, tmp_path):
     assert lead(parse(manifest(tmp_path, tmp_path, **sections)).spec) == expected
+
+
+@pytest.mark.parametrize(("tokens", "seconds"), [(20, 31.0), (32_768, 30 + 32_768 / 20)])
+def test_a_response_may_take_longer_the_more_tokens_it_may_have(tmp_path, tokens, seconds):
+    spec = parse(manifest(tmp_path, tmp_path)).spec
+    sampling = spec.rollout.sampling.model_copy(update={"max_new_tokens": tokens})
+    rollout = spec.rollout.model_copy(update={"request_timeout_seconds": 30, "sampling": sampling})
+    assert rollout.longest_request_s == seconds
+    assert router_settings(spec.model_copy(update={"rollout": rollout})).request_timeout_s == seconds
+
+
+@pytest.mark.parametrize(("gigabytes", "seconds"), [(0, 120.0), (8, 136.0), (710, 1540.0)])
+def test_a_publication_may_take_longer_the_larger_the_model_is(tmp_path, gigabytes, seconds):
+    spec = parse(manifest(tmp_path, tmp_path)).spec
+    spec = spec.model_copy(update={"weight_sync": spec.weight_sync.model_copy(update={"timeout_seconds": 120})})
+    for number in range(2):
+        with (tmp_path / f"model-{number}.safetensors").open("wb") as file:
+            file.truncate(gigabytes * 10**9 // 2)  # no block of it is on the disk
+    (tmp_path / "optimizer.bin").write_bytes(bytes(1000))
+    assert publication_s(spec, tmp_path) == seconds
 
 
 def test_engines_split_the_embedding_of_all_models_but_gemma_3(tmp_path):
