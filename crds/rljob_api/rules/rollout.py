@@ -183,10 +183,11 @@ def agents(spec: Spec) -> Iterator[Problem]:
         rule = f"would not run: spec.rollout.{other} makes the samples; leave one of them out"
         yield Problem("spec.rollout.agent", ABSENT, rule)
     if not spec.data.chat_template:
-        yield Problem("spec.data.chatTemplate", False, "leaves the messages of spec.rollout.agent unrendered", "true")
+        rule = "needs a chat template, which renders its messages; spec.data.chatTemplate is false"
+        yield Problem("spec.rollout.agent", ABSENT, rule)
     if spec.reward.parts:
-        rule = "cannot be combined with spec.rollout.agent, which may return the whole reward"
-        yield Problem("spec.reward.parts", ABSENT, rule, "one spec.reward.kind")
+        rule = "cannot be combined with spec.reward.parts: it may return the whole reward"
+        yield Problem("spec.rollout.agent", ABSENT, rule, "one spec.reward.kind")
 
 
 RULES = (
