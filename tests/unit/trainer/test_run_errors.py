@@ -17,6 +17,8 @@ END_NO_RUN = {
     "conversations/errors.py": {"ConversationOverError"},
     "data/hub_answers.py": {"HubAnswerError"},
     "data/limited_answer.py": {"SlowAnswerError"},
+    "gateway/errors.py": {"RequestError"},
+    "gateway/parsing.py": {"UnknownParserError"},
     "generator.py": {"GenerationFailedError"},
     "preflight/tokenizer.py": {"TokenizerFileError"},
     "processes/answers.py": {"AnswerError"},

@@ -176,4 +176,4 @@ def test_old_attempts_keep_the_nodes_that_failed_them_alone():
         around.step()
         around.runs()
         around.step()
-    assert [len(each.get("nodes", {})) for each in around.status["attempts"]] == [1, 1, *[3] * 10, 0]
+    assert [len(each.get("nodes", {})) for each in around.status["attempts"]] == [1, 1, *[3] * 10, 1]

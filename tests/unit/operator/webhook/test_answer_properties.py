@@ -5,6 +5,9 @@ from typing import Any
 
 from rljob_api.errors import ManifestError
 from rljob_api.reading.manifest import parse
+from rljob_api.sizing.known_models import KNOWN
+from rljob_api.sizing.misfits import misfits
+from rljob_api.sizing.model_shape import shape
 from rljob_operator.capacity.packing import Node
 from rljob_operator.capacity.quantities import amounts
 from rljob_operator.capacity.snapshot import Snapshot
@@ -24,11 +27,13 @@ SEEN = Snapshot({}, {}, NODES, ())
 
 
 def is_valid(raw: Manifest) -> bool:
+    """Return whether Python takes a manifest, and the model can give what it asks for, if its sizes are known."""
     try:
-        parse(raw)
+        spec = parse(raw).spec
+        known = KNOWN.get(spec.model.checkpoint)
+        return known is None or not misfits(shape(known), spec)
     except ManifestError:
         return False
-    return True
 
 
 def asked(raw: Manifest, **more: Any) -> Any:
