@@ -653,7 +653,7 @@ class Rollout(Section):
     )
     """policy of the router; `power_of_two` would compare loads that are seconds old"""
     request_timeout_seconds: Annotated[Positive, Facts(ENGINES)] = 600
-    """maximum wait for one response before it is requested again, beside 1 s for each 20 of its `maxNewTokens` [s]"""
+    """maximum wait for one response before it is requested again, beside 1 s for 20 of its `maxNewTokens` [s]"""
     generate: Annotated[Text | None, Facts(SAMPLES, slime="custom-generate-function-path")] = None
     """`module:function` of an `async def` function that makes a multi-turn sample: it calls the model any number of
     times, and adds text that is not trained on; absent: the model answers once"""
@@ -839,7 +839,7 @@ class WeightSync(Section):
     bucket_mib: Annotated[Positive, Facts(slime="update-weight-buffer-size")] = 512
     """size of one part of a publication by `Broadcast` or `Ipc` [MiB]; two are in memory at once"""
     timeout_seconds: Annotated[Positive, Facts(ENGINES)] = 120
-    """deadline of one publication, beside 2 s for each GB of weights [s]; an engine that misses it is quarantined"""
+    """deadline of a publication, beside 2 s for a GB of weights [s]; an engine that misses it is quarantined"""
 
 
 class Checkpoint(Section):

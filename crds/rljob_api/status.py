@@ -233,7 +233,7 @@ class AttemptStatus(Section):
     ending_since: datetime | None = None
     """time of the operator's order to save and end, or to stop; absent: it gave none"""
     nodes: Annotated[dict[str, NodeFate], Field(max_length=MOST_NODES)] | None = None
-    """by node: Used, Avoided, or how it failed: Unreachable, Evicted, Deleted, PodLost"""
+    """by node: how it fared"""
 
 
 class RecoveryStep(Section):

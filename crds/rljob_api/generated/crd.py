@@ -394,7 +394,7 @@ def structural(schema: Schema) -> Schema:
             } | about(schema)
         case {"type": "object"}:
             kept = {key: schema[key] for key in ("maxProperties",) if key in schema}
-            return {"type": "object", **kept, "x-kubernetes-preserve-unknown-fields": True}
+            return {"type": "object", **kept, "x-kubernetes-preserve-unknown-fields": True} | about(schema)
         case _:
             return {key: value for part in scalar(schema) for key, value in part.items()} | about(schema)
 
