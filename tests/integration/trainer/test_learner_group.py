@@ -23,6 +23,7 @@ from rljob_trainer.learners.config import layout
 from rljob_trainer.learners.errors import LearnerError, LearnerLostError, LearnerStalledError, TrainingDivergedError
 from rljob_trainer.learners.group import LearnerGroup
 from rljob_trainer.learners.rank.rank import LearnerRank
+from rljob_trainer.learners.rank_calls import Written
 from rljob_trainer.processes.background import Background
 from rljob_trainer.processes.stacks import place
 from support.trainer.falling_rank import FallingRank
@@ -32,11 +33,23 @@ from support.waiting import until
 WORLD = 2
 
 
+LET_GO = "let-go"
+"""a file beside a checkpoint's directory: rank 1 writes when it is there"""
+
+
 class Rank(LearnerRank):
-    """A rank that also says which process it is."""
+    """A rank that also says which process it is, and waits before it writes where it is asked to."""
 
     def pid(self) -> int:
         return os.getpid()
+
+    def hold(self, until_there: Path | None) -> None:
+        self._until_there = until_there if self.rank == 1 else None
+
+    def write_staged(self) -> Written:
+        if held := getattr(self, "_until_there", None):
+            until(held.exists)
+        return super().write_staged()
 
 
 @pytest.fixture(scope="module")
@@ -91,21 +104,26 @@ def test_two_steps_of_one_rollout_use_the_probabilities_before_the_first(group: 
     assert group.call(Rank.pid)[0] != group.call(Rank.pid)[1]
 
 
-def test_training_goes_on_while_a_checkpoint_is_written(group: LearnerGroup, tmp_path: Path) -> None:
-    group.stage(tmp_path)
-    place = tmp_path / "__1_0.distcp"
-    os.mkfifo(place)  # rank 1 cannot write before somebody reads
+def test_training_goes_on_while_a_checkpoint_is_written(
+    group: LearnerGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint, let_go = tmp_path / "checkpoint", tmp_path / LET_GO
+    checkpoint.mkdir()
+    group.call(Rank.hold, let_go)
+    group.stage(checkpoint)
     with ThreadPoolExecutor(1) as beside:
         writing = beside.submit(group.write)
-        metrics = group.train([step(3)])
-        assert not writing.done()
-        content = place.read_bytes()
+        try:
+            metrics = group.train([step(3)])
+            assert not writing.done()
+        finally:
+            let_go.touch()
         digests = writing.result(60)
-    place.unlink()
-    place.write_bytes(content)
-    assert digests["__1_0.distcp"] == xxhash.xxh3_128_hexdigest(content)
+    written = checkpoint / "__1_0.distcp"
+    assert digests[written.name] == xxhash.xxh3_128_hexdigest(written.read_bytes())
     beats: list[None] = []
-    group.load(tmp_path, lambda: beats.append(None))
+    monkeypatch.setattr(group_module, "LOOK_S", 0.0)
+    group.load(checkpoint, lambda: beats.append(None))
     assert beats, "bytes have moved"
     again = group.train([step(3)])
     assert (again.loss, again.grad_norm) == (metrics.loss, metrics.grad_norm), "the state was that of before the step"
@@ -121,8 +139,8 @@ def test_ranks_that_write_nothing_are_given_up_with_their_numbers(
 ) -> None:
     monkeypatch.setattr(group_module, "LOOK_S", 0.2)
     with ranks(tiny_llama_dir, still_s=1.0) as group:
+        group.call(Rank.hold, tmp_path / LET_GO)
         group.stage(tmp_path)
-        os.mkfifo(tmp_path / "__1_0.distcp")
         with pytest.raises(
             LearnerStalledError, match=r"ranks \[1\] should write a checkpoint, and moved no byte for 1 s"
         ):

@@ -15,6 +15,8 @@ QUANTISED: dict[str, Any] = {
     "training": {"steps": 2, "precision": "bf16"},
     "algorithm": {"importanceSampling": {"kind": "Truncate"}},
 }
+ENOUGH_PROMPTS = 16
+"""that some sample has another reward than the others of its prompt, so that the first step is measured"""
 LIMITS = {"Fp8": 0.2, "Int4": 1.0}
 SAID = {"Fp8": "quant=fp8", "Int4": "quant=compressed-tensors"}
 
@@ -38,7 +40,8 @@ def engine_log(run: WholeRun) -> str:
     ],
 )
 def test_a_run_trains_in_bf16_with_quantised_engines(finish: Finish, model: Path, kind: str, transport: str) -> None:
-    sections = {**QUANTISED, "rollout": {"quantization": kind}, "placement": "Disaggregated"}
+    rollout = {"quantization": kind, "promptsPerStep": ENOUGH_PROMPTS}
+    sections = {**QUANTISED, "rollout": rollout, "placement": "Disaggregated"}
     run = finish("run", model, **sections, weightSync={"transport": transport})
     (first,) = run.records("first_step")
     (check,) = [each for each in first["checks"] if each["name"] == MEAN]

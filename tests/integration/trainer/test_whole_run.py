@@ -200,5 +200,5 @@ def test_bad_data_is_refused_with_its_own_code_before_anything_is_started(begin:
     run = begin(tiny_llama_dir, data={"inputKey": "nothing"})
     assert run.end() == Exit.BAD_INPUT
     assert "no key `nothing`" in run.output
-    assert list((run.run_directory / "logs").iterdir()) == []
+    assert not list(run.run_directory.glob("logs/*"))
     assert run.left_behind() == []

@@ -267,7 +267,8 @@ class LearnerGroup:
         """
         references = [_call(host, method, arguments, {}) for host in self._hosts]
         moved, since = -1, time.monotonic()
-        while pending := _unready(references):
+        answers: dict[int, R] = {}
+        while pending := self._answers(references, answers, LOOK_S):
             now = sum(self._wait([_call(self._hosts[rank], Rank.bytes_done, (), {}) for rank in pending]))
             if now != moved:
                 moved, since = now, time.monotonic()
@@ -276,16 +277,25 @@ class LearnerGroup:
                 raise LearnerStalledError(
                     f"learner ranks {pending} should {what}, and moved no byte for {self._still_s:.0f} s"
                 )
-        return self._wait(references)
+        return [answers[rank] for rank in range(len(references))]
 
     def _wait(self, references: Sequence[Awaitable[R]], timeout_s: float | None = None) -> list[R]:
-        deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
         answers: dict[int, R] = {}
-        pending = {reference: rank for rank, reference in enumerate(references)}
+        if late := self._answers(references, answers, self._timeout_s if timeout_s is None else timeout_s):
+            raise LearnerStalledError(f"learner ranks {late} did not answer in time")
+        return [answers[rank] for rank in range(len(references))]
+
+    def _answers(self, references: Sequence[Awaitable[R]], answers: dict[int, R], within_s: float) -> list[int]:
+        """Add the answers that come within a time; return the ranks whose answers are missing then.
+
+        Raises what the first rank that failed raised: the others may hang in a collective that it never joined.
+        """
+        deadline = time.monotonic() + within_s
+        pending = {reference: rank for rank, reference in enumerate(references) if rank not in answers}
         while pending:
             ready, _ = ray.wait(list(pending), timeout=max(0.0, deadline - time.monotonic()))
             if not ready:
-                raise LearnerStalledError(f"learner ranks {sorted(pending.values())} did not answer in time")
+                break
             for reference in ready:
                 rank = pending.pop(reference)
                 try:
@@ -293,19 +303,7 @@ class LearnerGroup:
                 except LearnerError:
                     _raise_lost(pending)
                     raise
-        return [answers[rank] for rank in range(len(references))]
-
-
-def _unready(references: Sequence[Any]) -> list[int]:
-    """Return which answers are not there after a while; none as soon as one of them is an error."""
-    ready, waiting = ray.wait(list(references), num_returns=len(references), timeout=LOOK_S)
-    with suppress(GetTimeoutError):
-        for reference in ready:
-            try:
-                ray.get(reference, timeout=0)
-            except (RayActorError, RayTaskError):
-                return []
-    return [references.index(reference) for reference in waiting]
+        return sorted(pending.values())
 
 
 def _call(host: Any, method: Callable[..., R], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Awaitable[R]:

@@ -94,6 +94,7 @@ class LearnerRank(Rank):
         self._state = residence(config.leaves, [(self._ddp, self._optimizer), *critic], self.device)
         self._staging = Staging(memory_of(self.device))
         self._moved = Moved()
+        self._patience = Patience(config.longest_outage_s)
         self._draft: Draft | None = None
         """what is to be written of the last checkpoint"""
         self.step = 0
@@ -265,7 +266,7 @@ class LearnerRank(Rank):
 
     def write_staged(self) -> Written:
         """Write what was copied, beside the training; return what the file of this rank has. Raises StorageError."""
-        return self._staged().write(Patience(self._config.longest_outage_s), self._moved)
+        return self._staged().write(self._patience, self._moved)
 
     def finish_save(self, written: Sequence[Written]) -> None:
         """Write what names the files of all ranks: on rank 0, when all have written."""
@@ -291,7 +292,7 @@ class LearnerRank(Rank):
                 self.layout,
                 self._moved,
                 self._critic,
-                Patience(self._config.longest_outage_s),
+                self._patience,
             )
         self.step, self.skipped = counters["step"], counters["skipped"]
         self.skips = tuple(counters.get("skips", ()))  # which older checkpoints do not have

@@ -32,6 +32,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 
 from rljob_trainer.learners.rank.checkpoint.moved import Moved
 from rljob_trainer.learners.rank_calls import Written
+from rljob_trainer.rundir.atomic_files import write_atomically
 from rljob_trainer.rundir.retries import Patience
 
 FORMAT = CheckpointingConfig("torch_dist", 1)
@@ -58,7 +59,7 @@ class Draft:
         sums = sums_path(path)
         file = patience(path, lambda: self._write(path, moved))
         content = json.dumps(file.sums).encode()
-        patience(sums, lambda: _flushed(sums, content))
+        patience(sums, lambda: write_atomically(sums, content))
         digests = {path.name: file.whole.hexdigest(), sums.name: xxhash.xxh3_128_hexdigest(content)}
         return Written(np.array(file.lengths, np.int64), digests)
 
@@ -189,13 +190,6 @@ def narrow(tensor: torch.Tensor) -> torch.Tensor:
         return tensor
     # Not by NumPy: the storage could never be emptied again, see `device_memory`.
     return torch.from_dlpack(tensor.detach())
-
-
-def _flushed(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def sums_of(content: bytes) -> Mapping[int, str]:
