@@ -3,8 +3,8 @@
 import time
 from dataclasses import asdict, replace
 
-from rljob_cli.cluster.cluster import Cluster
-from rljob_cli.jobs.jobs import Job, job_of
+from rljob_cli.cluster.cluster import Cluster, NoObjectError
+from rljob_cli.jobs.jobs import Job, Manifest, job_of
 from rljob_cli.jobs.why import Seen, Why, stuck, why
 from rljob_cli.records.run_health_view import table
 from rljob_cli.terminal.prose import say_prose
@@ -25,7 +25,7 @@ def explain(cluster: Cluster, namespace: str, name: str) -> tuple[Job, Why]:
     mine = f"{JOB_LABEL}={name}"
     seen = Seen(
         job=raw,
-        rayclusters=_of_kind("RayCluster", cluster, f"apis/ray.io/v1/namespaces/{namespace}/rayclusters", mine),
+        rayclusters=_rayclusters(cluster, f"apis/ray.io/v1/namespaces/{namespace}/rayclusters", mine),
         pods=cluster.readable(f"{place}/pods", mine) or (),
     )
     seen = replace(seen, events={pod.name: _events(cluster, namespace, pod.name) for pod in stuck(seen)[:ASKED]})
@@ -37,7 +37,7 @@ def explain(cluster: Cluster, namespace: str, name: str) -> tuple[Job, Why]:
             nodes=cluster.readable("api/v1/nodes"),
             others=cluster.readable("api/v1/pods", fields=ALIVE),
         )
-    if any(raw["spec"].get("suspend") for raw in seen.rayclusters):
+    if any(raw["spec"].get("suspend") for raw in seen.rayclusters or ()):
         local, clusters, cohorts = (
             cluster.readable(f"{KUEUE}/{path}")
             for path in (f"namespaces/{namespace}/localqueues", "clusterqueues", "cohorts")
@@ -71,8 +71,12 @@ def value(job: Job, found: Why) -> dict[str, object]:
     }
 
 
-def _of_kind(kind: str, cluster: Cluster, path: str, selector: str) -> list[dict[str, object]]:
-    return [{**raw, "kind": kind} for raw in cluster.readable(path, selector) or ()]
+def _rayclusters(cluster: Cluster, path: str, selector: str) -> list[Manifest] | None:
+    """Return the RayClusters of a job; None: the cluster does not serve this kind."""
+    try:
+        return [{**raw, "kind": "RayCluster"} for raw in cluster.readable(path, selector) or ()]
+    except NoObjectError:
+        return None
 
 
 def _events(cluster: Cluster, namespace: str, pod: str) -> tuple[PodEvent, ...]:

@@ -36,7 +36,7 @@ def next_steps(job: Job, now: datetime) -> tuple[NextStep, ...]:
     if job.managed_by != OUR_MANAGER and job.status.phase is None:
         return (NextStep(f"nothing here: {job.managed_by} manages it"),)
     if job.status.phase is None or (job.is_outdated and now - job.created > PATIENCE):
-        return (NextStep("check that an operator runs", OPERATOR),)
+        return (NextStep("check that an operator runs", OPERATOR), _why(job))
     follow = NextStep("follow the driver's log", f"rljob logs {job.name} {where} -f")
     plot = NextStep("see the curve", f"rljob plot {job.name} {where}")
     match job.status.phase:
@@ -66,7 +66,11 @@ def next_steps(job: Job, now: datetime) -> tuple[NextStep, ...]:
 def _provisioning(job: Job, now: datetime) -> tuple[NextStep, ...]:
     if job.status.phase_since is None or now - job.status.phase_since < PATIENCE:
         return (NextStep("wait for the pods", f"rljob status {job.name} -n {job.namespace} --watch"),)
-    return (NextStep("see what it waits for", f"rljob why {job.name} -n {job.namespace}"),)
+    return (_why(job),)
+
+
+def _why(job: Job) -> NextStep:
+    return NextStep("see what it waits for", f"rljob why {job.name} -n {job.namespace}")
 
 
 def _recovering(job: Job) -> tuple[NextStep, ...]:

@@ -35,6 +35,7 @@ COARSE = ("step", "speed", "reward")
 SHOWN_PODS = 8
 SHOWN_EVENTS = 5
 SHOWN_NODES = 8
+NO_KUBERAY = "this cluster serves no RayClusters, which the operator makes for the pods: install KubeRay 1.6 or newer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,8 @@ class Seen:
     """The objects that could be read; None: not allowed."""
 
     job: Manifest
-    rayclusters: Sequence[Manifest] = ()
+    rayclusters: Sequence[Manifest] | None = ()
+    """None: the cluster does not serve this kind"""
     pods: Sequence[Manifest] = ()
     events: Mapping[str, tuple[PodEvent, ...]] = field(default_factory=dict)
     """of pods that are stuck, by name"""
@@ -77,6 +79,8 @@ def why(job: Job, seen: Seen, now: float) -> Why:
     admitted, view = _view(seen)
     found = before_driver(view, admitted, now) if admitted and view and job.status.phase in WAITS else None
     fits = _verdict(admitted, seen) if admitted and not seen.pods and not job.has_ended else None
+    if seen.rayclusters is None and not job.has_ended:
+        return Why(NO_KUBERAY, Blocker.RAY_CLUSTER, None, ())
     nodes = (("node", f"{node}: {how}") for node, how in job.failed_nodes[:SHOWN_NODES])
     evidence = (*_evidence(job, view, found, fits, seen), *nodes)
     if fits is not None and fits.outcome is Outcome.NEVER:
@@ -124,13 +128,13 @@ def _view(seen: Seen) -> tuple[AdmittedJob | None, AttemptView | None]:
     spec = job.spec or (job.readable.spec if job.readable else None)
     if spec is None:
         return None, None
-    admitted = admitted_job(job, spec, Defaults(), seen.rayclusters)
+    admitted = admitted_job(job, spec, Defaults(), seen.rayclusters or ())
     record = history_of(status).attempt
     if record is None or not record.is_open:
         return admitted, None
     pods = tuple(pod_of(raw) for raw in seen.pods if RAY_CLUSTER_LABEL in raw["metadata"].get("labels", {}))
     workloads = tuple(map(workload_of, seen.workloads))
-    observed = Observed(tuple(seen.rayclusters), pods, workloads, pod_events=seen.events)
+    observed = Observed(tuple(seen.rayclusters or ()), pods, workloads, pod_events=seen.events)
     return admitted, attempt_view(record, admitted, observed)
 
 

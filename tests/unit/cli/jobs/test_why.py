@@ -163,3 +163,12 @@ def test_nodes_that_failed_attempts_are_evidence():
     first = SAMPLE.attempts[0].model_copy(update={"nodes": {"gpu-7": NodeFate.EVICTED, "gpu-8": NodeFate.USED}})
     given = raw(SAMPLE.model_copy(update={"attempts": (first, *SAMPLE.attempts[1:])}))
     assert ("node", "gpu-7: Evicted in attempt 1") in why(job_of(given), Seen(given), NOW).evidence
+
+
+def test_a_cluster_without_kuberay_is_the_reason_of_a_job_that_has_not_ended():
+    job, seen = waiting_job()
+    found = why(job, replace(seen, rayclusters=None), NOW)
+    assert (found.blocker, found.evidence) == ("RayCluster", ())
+    assert found.sentence.endswith("install KubeRay 1.6 or newer")
+    ended = in_phase(Phase.SUCCEEDED, ConditionType.SUCCEEDED, "True")
+    assert why(ended, replace(seen, rayclusters=None), NOW).sentence == "because"
