@@ -124,7 +124,9 @@ class Engines:
         self.asked += 1
         name = self.names[self.asked % len(self.names)]
         return tuple(
-            Sample((5, 6, 7, 8 + each), (-0.1, -0.2, -0.3, -0.4), "yes" if each % 2 else "no", self.version, "stop", name)
+            Sample(
+                (5, 6, 7, 8 + each), (-0.1, -0.2, -0.3, -0.4), "yes" if each % 2 else "no", self.version, "stop", name
+            )
             for each in range(num_samples)
         )
 
@@ -152,7 +154,12 @@ class Ranks:
     def train(self, batches: Sequence[StepBatch]) -> LearnerMetrics:
         self.clock.now += STEP_S
         return LearnerMetrics(
-            loss=0.01, grad_norm=1.0, learning_rate=1e-6, entropy=1.0, skipped=0, train_tokens=sum(b.tokens for b in batches)
+            loss=0.01,
+            grad_norm=1.0,
+            learning_rate=1e-6,
+            entropy=1.0,
+            skipped=0,
+            train_tokens=sum(b.tokens for b in batches),
         )
 
     def stage(self, directory: Path) -> None:
@@ -187,7 +194,9 @@ class Gpus:
     def _reading(self, gpu: int) -> Reading:
         moved = (gpu * 7 + self.looks * 13) % 101
         name = f"10.0.{gpu // GPUS_PER_NODE}.7:{gpu % GPUS_PER_NODE}"
-        return Reading(name, 0.9 - moved / 1000, 70 * 2**30 + moved, 80 * 2**30, 650.0 + moved / 7, 60.0 + moved / 20, 0, 0)
+        return Reading(
+            name, 0.9 - moved / 1000, 70 * 2**30 + moved, 80 * 2**30, 650.0 + moved / 7, 60.0 + moved / 20, 0, 0
+        )
 
 
 @dataclass
@@ -271,7 +280,12 @@ class Driver:
         self.report.with_gpus(self.monitor.take)
         self.store = StatusStore(control.Status(), self.clock)
         self.updater = StatusUpdater(
-            self.store, self.report.progress, self.report.saved, self.report.findings, self._engines, lambda states: None
+            self.store,
+            self.report.progress,
+            self.report.saved,
+            self.report.findings,
+            self._engines,
+            lambda states: None,
         )
         self.logs = AttemptLogs(self.directory)
 
@@ -282,9 +296,7 @@ class Driver:
         sampler = Sampler(self.engines, 600.0, lambda: self.engines.version, lambda: None, lambda: None)
         sampling, samples = spec.rollout.sampling, self.size.prompts * SAMPLES_PER_PROMPT
         return Parts(
-            rollouts=SyncRollouts(
-                self.scheduler, sampler, sampling, self.size.prompts, SAMPLES_PER_PROMPT, background
-            ),
+            rollouts=SyncRollouts(self.scheduler, sampler, sampling, self.size.prompts, SAMPLES_PER_PROMPT, background),
             rewards=Judge(),
             batches=Batches(
                 advantage=algorithm.advantage,
@@ -326,7 +338,9 @@ class Driver:
         self.logs.step_finished()
         if step % FAIL_EVERY == FAIL_EVERY - 1:
             engine = self.engines.names[step // FAIL_EVERY % len(self.engines.names)]
-            failed = Incident(engine=engine, generation=step // FAIL_EVERY, time=self.clock.unix(), error="it exited with 1")
+            failed = Incident(
+                engine=engine, generation=step // FAIL_EVERY, time=self.clock.unix(), error="it exited with 1"
+            )
             self.report.incident(failed, "ProcessExited")
             self.report.incident(failed.model_copy(update={"return_seconds": 30.0}), "ProcessExited")
 
@@ -337,7 +351,9 @@ class Driver:
     def _engines(self) -> tuple[EngineStatus, ...]:
         version = self.engines.version
         return tuple(
-            EngineStatus(name=name, state=EngineState.HEALTHY, since=1.8e9, version=version, url="http://10.0.0.1:30000")
+            EngineStatus(
+                name=name, state=EngineState.HEALTHY, since=1.8e9, version=version, url="http://10.0.0.1:30000"
+            )
             for name in self.engines.names
         )
 

@@ -36,12 +36,40 @@ class GpuUse:
         return min(1.0, self.hot + self.braked)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Range:
+    """Of the GPUs whose driver says it."""
+
+    least: float
+    mean: float
+    most: float
+    number: int
+    """of these GPUs"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GpuSummary:
+    """All GPUs of a large run during a step. None: no driver says it."""
+
+    gpus: int
+    utilisation: Range | None = None
+    memory_bytes: Range | None = None
+    power_watts: Range | None = None
+    temperature: Range | None = None
+    """[°C]"""
+    slowed: Range | None = None
+    xids: int = 0
+    ecc_errors: int = 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class GpuMetrics:
     """Of all GPUs of the run. Empty without GPUs, without NVML, and for a step without a reading."""
 
     gpus: Mapping[str, GpuUse] = field(default_factory=dict)
-    """by NODE:GPU, for example `10.0.0.7:0`"""
+    """by NODE:GPU, for example `10.0.0.7:0`; of a large run those that stand out, see `reporting/gpu_sample.py`"""
+    gpu_summary: GpuSummary | None = None
+    """of all GPUs; None: `gpus` has them all"""
 
     @property
     @derived(
@@ -54,6 +82,8 @@ class GpuMetrics:
         )
     )
     def gpu_utilisation(self) -> float | None:
+        if self.gpu_summary is not None:
+            return None if (over_all := self.gpu_summary.utilisation) is None else over_all.mean
         known = [use.utilisation for use in self.gpus.values() if use.utilisation is not None]
         return fmean(known) if known else None
 
@@ -67,7 +97,9 @@ class GpuMetrics:
             plot=Plot("Memory of the fullest GPU", "in use", low=0.0),
         )
     )
-    def gpu_memory(self) -> int | None:
+    def gpu_memory(self) -> float | None:
+        if self.gpu_summary is not None:
+            return None if (over_all := self.gpu_summary.memory_bytes) is None else over_all.most
         return max((use.memory_bytes for use in self.gpus.values() if use.memory_bytes is not None), default=None)
 
     @property
@@ -81,6 +113,8 @@ class GpuMetrics:
         )
     )
     def gpu_power(self) -> float | None:
+        if self.gpu_summary is not None:
+            return None if (power := self.gpu_summary.power_watts) is None else power.mean * power.number
         known = [use.power_watts for use in self.gpus.values() if use.power_watts is not None]
         return sum(known) if known else None
 
@@ -95,6 +129,8 @@ class GpuMetrics:
         )
     )
     def gpu_temperature(self) -> float | None:
+        if self.gpu_summary is not None:
+            return None if (over_all := self.gpu_summary.temperature) is None else over_all.most
         return max((use.temperature for use in self.gpus.values() if use.temperature is not None), default=None)
 
     @property
@@ -107,11 +143,15 @@ class GpuMetrics:
         )
     )
     def gpu_throttled(self) -> float | None:
+        if self.gpu_summary is not None:
+            return None if (over_all := self.gpu_summary.slowed) is None else over_all.most
         return max((use.slowed for use in self.gpus.values()), default=None)
 
     @property
     @derived(Metric("Xid errors of all GPUs", counter="rljob_gpu_xids", tag="perf/gpu_xids"))
     def gpu_xids(self) -> int:
+        if self.gpu_summary is not None:
+            return self.gpu_summary.xids
         return sum(len(use.xids) for use in self.gpus.values())
 
     @property
@@ -123,6 +163,8 @@ class GpuMetrics:
         )
     )
     def gpu_ecc_errors(self) -> int:
+        if self.gpu_summary is not None:
+            return self.gpu_summary.ecc_errors
         return sum(use.ecc_errors for use in self.gpus.values())
 
 

@@ -28,7 +28,8 @@ HEADER = """\
 The operator and the driver of each job export metrics in the Prometheus format, without a token.
 [Install](install.md#monitoring) explains how to connect Prometheus, and [Runbooks](runbooks.md) explains the alerts.
 Counters start at 0 with each process. A driver exports every series from its start, but for those of single GPUs
-(`rljob_gpu_device_...`), which begin with the first step; a value that is not measured yet is `NaN`.
+(`rljob_gpu_device_...`), which begin with the first step; a value that is not measured yet is `NaN`. Of more than 16
+GPUs each step has only those that stand out: with errors, slowed down, hottest, least busy, fullest.
 
 A test scrapes both with a real Prometheus. It fails if a query of a dashboard or of an alert returns nothing.
 """
@@ -58,7 +59,7 @@ SCALARS = """
 One point per step. A value that was not measured makes no point. There are also `rollout/reward_parts/NAME`,
 `perf/phase_seconds/PHASE`, and of evaluations `eval/accuracy_sampled`, `eval/accuracy_greedy`, the same two for each
 evaluation set as `eval/SET/…`, and `eval/perplexity`. Each GPU has `gpu/NODE:GPU/` and `utilisation`, `memory_bytes`,
-`power_watts`, `temperature` and `slowed`.
+`power_watts`, `temperature` and `slowed`, in a run of up to 16 GPUs.
 """
 UNITS = {
     "seconds": "s",

@@ -1,8 +1,6 @@
 """What is read from GPUs, and what a step's readings say of each. Pure."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from statistics import fmean
 
 from rljob_trainer.gpu_metrics import GpuUse
 
@@ -52,11 +50,55 @@ class Looked:
     """since the last look"""
 
 
+@dataclass(slots=True)
+class Tally:
+    """The readings of one GPU since the last step, summed up: in a long step there are thousands."""
+
+    looks: int = 0
+    hot: int = 0
+    braked: int = 0
+    utilisation: list[float] = field(default_factory=lambda: [0.0, 0])
+    power_watts: list[float] = field(default_factory=lambda: [0.0, 0])
+    """sum, and number of what was known"""
+    memory_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    temperature: float | None = None
+
+    def add(self, reading: Reading) -> None:
+        """Add a reading."""
+        self.looks += 1
+        self.hot += is_hot(reading.clock_reasons)
+        self.braked += is_braked(reading.clock_reasons)
+        self.memory_total_bytes = reading.memory_total_bytes
+        for known, value in ((self.utilisation, reading.utilisation), (self.power_watts, reading.power_watts)):
+            if value is not None:
+                known[0] += value
+                known[1] += 1
+        if reading.memory_bytes is not None:
+            self.memory_bytes = max(self.memory_bytes or 0, reading.memory_bytes)
+        if reading.temperature is not None:
+            hottest = reading.temperature if self.temperature is None else self.temperature
+            self.temperature = max(hottest, reading.temperature)
+
+    @property
+    def use(self) -> GpuUse:
+        """What the readings say; there is at least one."""
+        return GpuUse(
+            utilisation=mean(*self.utilisation),
+            memory_bytes=self.memory_bytes,
+            memory_total_bytes=self.memory_total_bytes,
+            power_watts=mean(*self.power_watts),
+            temperature=self.temperature,
+            hot=self.hot / self.looks,
+            braked=self.braked / self.looks,
+        )
+
+
 @dataclass
 class Gathered:
     """The looks since the last step. Not safe for threads."""
 
-    readings: dict[str, list[Reading]] = field(default_factory=dict)
+    tallies: dict[str, Tally] = field(default_factory=dict)
     xids: list[Xid] = field(default_factory=list)
     ecc: dict[str, int] = field(default_factory=dict)
     """last count of each GPU, also of earlier steps"""
@@ -66,7 +108,7 @@ class Gathered:
         """Add a look; return the GPUs with new memory errors, and how many."""
         new: dict[str, int] = {}
         for reading in looked.readings:
-            self.readings.setdefault(reading.gpu, []).append(reading)
+            self.tallies.setdefault(reading.gpu, Tally()).add(reading)
             if reading.ecc_errors is not None:
                 # Errors from before the first reading are not this run's.
                 more = reading.ecc_errors - self.ecc.get(reading.gpu, reading.ecc_errors)
@@ -80,31 +122,15 @@ class Gathered:
 
     def take(self) -> dict[str, GpuUse]:
         """Return each GPU's use since the last call."""
-        uses = {gpu: use_of(readings) for gpu, readings in sorted(self.readings.items())}
-        uses |= {xid.gpu: GpuUse() for xid in self.xids if xid.gpu not in uses}
-        taken = {
-            gpu: replace(
-                use,
-                xids=tuple(xid.number for xid in self.xids if xid.gpu == gpu),
-                ecc_errors=self.new_ecc.get(gpu, 0),
-            )
-            for gpu, use in uses.items()
-        }
-        self.readings, self.xids, self.new_ecc = {}, [], {}
-        return taken
-
-
-def use_of(readings: Sequence[Reading]) -> GpuUse:
-    """Return what the readings of one GPU say; there is at least one."""
-    return GpuUse(
-        utilisation=mean([reading.utilisation for reading in readings]),
-        memory_bytes=max((each.memory_bytes for each in readings if each.memory_bytes is not None), default=None),
-        memory_total_bytes=readings[-1].memory_total_bytes,
-        power_watts=mean([reading.power_watts for reading in readings]),
-        temperature=max((each.temperature for each in readings if each.temperature is not None), default=None),
-        hot=fmean(is_hot(reading.clock_reasons) for reading in readings),
-        braked=fmean(is_braked(reading.clock_reasons) for reading in readings),
-    )
+        uses = {gpu: tally.use for gpu, tally in sorted(self.tallies.items())}
+        numbers: dict[str, tuple[int, ...]] = {}
+        for xid in self.xids:
+            numbers[xid.gpu] = (*numbers.get(xid.gpu, ()), xid.number)
+        for gpu in numbers.keys() | self.new_ecc.keys():
+            use = uses.get(gpu, GpuUse())
+            uses[gpu] = replace(use, xids=numbers.get(gpu, ()), ecc_errors=self.new_ecc.get(gpu, 0))
+        self.tallies, self.xids, self.new_ecc = {}, [], {}
+        return uses
 
 
 def is_hot(reasons: int) -> bool:
@@ -116,9 +142,8 @@ def is_braked(reasons: int) -> bool:
     return not is_hot(reasons) and bool(reasons & (BRAKED | SLOWED))
 
 
-def mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
+def mean(total: float, number: float) -> float | None:
+    return total / number if number else None
 
 
 def names_of(visible: str | None, count: int) -> tuple[str, ...]:

@@ -41,8 +41,9 @@ def throttled(steps: Sequence[StepRecord], limits: Watch, bounds: Bounds) -> Fin
     recent = steps[-limits.window :]
     if len(recent) < limits.window:
         return None
-    always = set.intersection(*(set(step.gpus) for step in recent))
-    slowed = {gpu: fmean(step.gpus[gpu].slowed for step in recent) for gpu in sorted(always)}
+    slow = {gpu for step in recent for gpu, use in step.gpus.items() if use.hot or use.braked}
+    always = sorted(gpu for gpu in slow if all(gpu in step.gpus for step in recent))
+    slowed = {gpu: fmean(step.gpus[gpu].slowed for step in recent) for gpu in always}
     worst = max(slowed, key=lambda gpu: slowed[gpu], default=None)
     if worst is None or slowed[worst] <= bounds.slowed:
         return None

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Protocol
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from rljob_api.credentials import without_values
-from rljob_trainer.gpu_metrics import GpuUse
+from rljob_trainer.gpu_metrics import GpuSummary, GpuUse
 from rljob_trainer.metrics import StepMetrics
 
 
@@ -40,6 +40,7 @@ class StepRecord(_Line, StepMetrics):
     reward_parts: Mapping[str, float] = Field(default_factory=dict)
     engine_samples: Mapping[str, int] = Field(default_factory=dict)
     gpus: Mapping[str, GpuUse] = Field(default_factory=dict)
+    gpu_summary: GpuSummary | None = None
     losses: Mapping[str, int] = Field(default_factory=dict)
     phase_seconds: PhaseSeconds
 

@@ -20,6 +20,7 @@ from rljob_trainer.gpu_metrics import GpuUse, LostMetrics
 from rljob_trainer.metrics import Accuracy, LearnerMetrics, Publication
 from rljob_trainer.reporting.errors import TrackingError
 from rljob_trainer.reporting.events import FILE_NAME, EventLog, Lost, read_events, rewind
+from rljob_trainer.reporting.gpu_sample import sampled
 from rljob_trainer.reporting.measurements import chosen_samples, nonfinite_logprobs, step_metrics
 from rljob_trainer.reporting.phases import Phases
 from rljob_trainer.reporting.progress import ProgressHolder
@@ -147,11 +148,12 @@ class Report:
         newest = step - 1 if self._job.spec.ahead else None
         metrics = step_metrics(groups, training, publication, dropped, newest)
         measured = {**vars(metrics), **vars(self._lost()), "phase_seconds": lap, "gpus": self._gpus()}
-        record = StepRecord(**measured, time=now, step=step)
-        self._record(record)
+        whole = StepRecord(**measured, time=now, step=step)
+        gpus, gpu_summary = sampled(whole.gpus)
+        self._record(whole.model_copy(update={"gpus": gpus, "gpu_summary": gpu_summary}))
         for engine, tokens in nonfinite_logprobs((*groups, *dropped)).items():
             log.warning("action=count_nonfinite_logprobs step=%d engine=%s tokens=%d", step, engine, tokens)
-        for finding in self._watching.after(record):
+        for finding in self._watching.after(whole):
             self.found(finding, step)
         if shows_samples(step, self._steps):
             self._record(SamplesRecord(time=now, step=step, samples=chosen_samples(groups, SAMPLED_GROUPS)))

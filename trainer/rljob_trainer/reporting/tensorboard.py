@@ -46,7 +46,8 @@ def scalars(record: Record) -> Iterator[tuple[str, float]]:
             yield f"rollout/reward_parts/{part}", mean
         for phase, seconds in record.phase_seconds.items():
             yield f"perf/phase_seconds/{phase}", seconds
-        yield from gpu_scalars(record.gpus)
+        if record.gpu_summary is None:  # of a large run other GPUs are kept in each step: no curve could be drawn
+            yield from gpu_scalars(record.gpus)
     elif isinstance(record, PerplexityRecord):
         yield "eval/perplexity", record.perplexity
     elif isinstance(record, EvaluationRecord):

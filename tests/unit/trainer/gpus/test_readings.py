@@ -4,9 +4,16 @@ import pynvml
 import pytest
 
 from rljob_trainer.gpu_metrics import GpuMetrics, GpuUse
-from rljob_trainer.gpus.readings import Gathered, Looked, Reading, Xid, bus_in_logs, names_of, use_of
+from rljob_trainer.gpus.readings import Gathered, Looked, Reading, Tally, Xid, bus_in_logs, names_of
 
 HEAT = pynvml.nvmlClocksEventReasonHwThermalSlowdown
+
+
+def use_of(readings: list[Reading]) -> GpuUse:
+    tally = Tally()
+    for reading in readings:
+        tally.add(reading)
+    return tally.use
 
 
 def test_a_step_has_means_of_load_and_the_most_of_memory_and_heat():
