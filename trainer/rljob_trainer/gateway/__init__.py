@@ -1,4 +1,4 @@
-"""The model as an agent sees it: a service that speaks OpenAI's chat completions and keeps every token as sampled.
+"""The model as an agent sees it: a service that speaks OpenAI's and Anthropic's API and keeps every token as sampled.
 
 agent ─► server ─► requests ─► chat ─► tree: which turns are known? ─► rendering: tokens of the new messages alone
                                 │                                          │

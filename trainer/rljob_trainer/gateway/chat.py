@@ -22,7 +22,7 @@ from rljob_trainer.gateway.errors import TOO_LONG, RequestError
 from rljob_trainer.gateway.parsing import Parsers
 from rljob_trainer.gateway.record import Opening, Record, Settings
 from rljob_trainer.gateway.rendering import Rendering
-from rljob_trainer.gateway.requests import ChatRequest, assistant_message
+from rljob_trainer.gateway.requests import ChatRequest, Message, assistant_message
 from rljob_trainer.gateway.tree import Tree, Turn, following, keys
 from rljob_trainer.generator import RolloutTimeoutError
 
@@ -75,6 +75,8 @@ class Session:
     away: str | None = None
     refused: int = 0
     first_refusal: str = ""
+    stored: dict[str, tuple[Message, ...]] = field(default_factory=dict)
+    """histories that end with an answer, by the name under which a request may continue it"""
 
     @property
     def record(self) -> Record:

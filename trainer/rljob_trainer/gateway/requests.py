@@ -74,8 +74,8 @@ def chat_request(body: Any) -> ChatRequest:
     return ChatRequest(
         messages=_messages(body.get("messages")),
         tools=_tools(body),
-        choices=_number(body, "n", MOST_CHOICES) or 1,
-        max_tokens=_number(body, "max_completion_tokens") or _number(body, "max_tokens"),
+        choices=number(body, "n", MOST_CHOICES) or 1,
+        max_tokens=number(body, "max_completion_tokens") or number(body, "max_tokens"),
         stop=_stop(body.get("stop")),
         logprobs=_flag(body, "logprobs"),
         stream=_flag(body, "stream"),
@@ -175,7 +175,8 @@ def _tools(body: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
     return () if choice == "none" else tuple(given)
 
 
-def _number(body: Mapping[str, Any], name: str, most: int | None = None) -> int | None:
+def number(body: Mapping[str, Any], name: str, most: int | None = None) -> int | None:
+    """Return a field that is a whole number from 1, or None. Raises RequestError."""
     value = body.get(name)
     if value is None:
         return None

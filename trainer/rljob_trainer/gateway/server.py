@@ -15,11 +15,12 @@ from rljob_trainer.gateway.chat import FORBIDDEN, Gateway, Session
 from rljob_trainer.gateway.errors import RequestError
 from rljob_trainer.gateway.record import as_json, opening
 from rljob_trainer.gateway.requests import MOST_BYTES, chat_request
+from rljob_trainer.gateway.responses import history, response, response_events, response_name, responses_request
 
 log = logging.getLogger(__name__)
 
 MODEL = "model"
-HERE = "/v1/chat/completions, /v1/messages and /v1/models are here"
+HERE = "/v1/chat/completions, /v1/responses, /v1/messages and /v1/models are here"
 ADMIN = web.AppKey("admin", str)
 GATEWAY = web.AppKey("gateway", Gateway)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -33,6 +34,7 @@ def application(gateway: Gateway, admin_key: str) -> web.Application:
     app.router.add_post("/sessions", _open)
     app.router.add_delete("/sessions/{session}", _close)
     app.router.add_post("/sessions/{session}/v1/chat/completions", _complete)
+    app.router.add_post("/sessions/{session}/v1/responses", _respond)
     app.router.add_post("/sessions/{session}/v1/messages", _message)
     app.router.add_get("/sessions/{session}/v1/models", _models)
     app.router.add_get("/sessions/{session}/v1/models/{model}", _model)
@@ -78,6 +80,17 @@ async def _complete(request: web.Request) -> web.StreamResponse:
     if asked.stream:
         return await _stream(request, events(completion, asked))
     return _json(whole(completion, asked))
+
+
+async def _respond(request: web.Request) -> web.StreamResponse:
+    session = _session(request)
+    asked = responses_request(await _body(request), session.stored)
+    completion = await request.app[GATEWAY].complete(session, asked.chat)
+    if asked.is_stored:
+        session.stored[response_name(completion)] = history(asked, completion)
+    if asked.chat.stream:
+        return await _stream(request, response_events(completion, asked))
+    return _json(response(completion, asked))
 
 
 async def _message(request: web.Request) -> web.StreamResponse:
