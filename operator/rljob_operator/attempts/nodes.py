@@ -40,7 +40,8 @@ def with_nodes(record: AttemptRecord, attempt: AttemptView) -> AttemptRecord:
     """Return the record of an attempt that runs with the nodes of its pods; before it runs, pods come and go."""
     if record.started is None:
         return record
-    used = {pod.node: NodeFate.USED for pod in (*attempt.pods, *attempt.ending) if pod.node is not None}
+    pods = (*attempt.pods, *_ending_since(attempt, record.started))
+    used = {pod.node: NodeFate.USED for pod in pods if pod.node is not None}
     return _with(record, {**used, **record.nodes, **dict(_disrupted(attempt, record.started))})
 
 

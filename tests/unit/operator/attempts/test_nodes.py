@@ -62,6 +62,21 @@ def test_nodes_of_pods_that_are_not_ready_yet_are_not_written_one_by_one():
     assert "nodes" not in around.status["attempts"][0]
 
 
+def test_a_node_that_has_not_ended_a_pod_of_an_earlier_attempt_is_none_of_this_one():
+    around = Surroundings()
+    around.step()
+    around.pods_ready()
+    old = replace(around.observed.pods[0], name="sums-7f3a1-1-trainer-old", node="gpu-9", **deleted(deleted_at=NOW - 1))
+    pods = [replace(pod, node="gpu-1") for pod in around.observed.pods]
+    around.observed = replace(around.observed, pods=(*pods, old))
+    around.step()
+    around.ray_answers()
+    around.step()
+    around.runs()
+    around.step()
+    assert around.status["attempts"][0]["nodes"] == {"gpu-1": "Used"}
+
+
 @pytest.mark.parametrize(
     ("changes", "fate", "words"),
     [
