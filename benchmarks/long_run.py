@@ -273,7 +273,7 @@ class Driver:
         else:
             self.stream.seek(started.found.checkpoint.prompts)
             self.journal.rewind(self.first, started.found.path.name)
-            self.journal.check(self.stream.uids())
+            self.journal.check(self.stream.uids)
         self.scheduler = PromptScheduler(self.stream, self.journal, Lead(self.size.steps), self.size.prompts)
         self.engines = Engines([f"engine-{index}" for index in range(self.size.engines)])
         self.monitor = GpuMonitor(Gpus(self.size.ranks), lambda finding: None)

@@ -34,7 +34,7 @@ def test_a_run_of_two_days_finishes_and_what_was_lost_is_in_the_status(tmp_path,
     assert ended.status.waits_for is None
 
     records, torn = recorded(tmp_path / "journal.jsonl")
-    assert (list(audited(records, ended.stream.uids())), torn) == ([], 0)
+    assert (list(audited(records, ended.stream.uids)), torn) == ([], 0)
     consumed = Counter(uid for record in records if record.event == "consumed" for uid in record.prompts)
     assert (len(consumed), set(consumed.values())) == (STEPS * PROMPTS, {1})
 

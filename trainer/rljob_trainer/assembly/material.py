@@ -89,7 +89,7 @@ def _stream(foundation: Foundation, data: Dataset, found: Found | None) -> tuple
         raise CheckpointError(f"{path}: the training questions are not those it was trained on; {ANEW}")
     stream.seek(saved.prompts)
     journal.rewind(saved.step, path.name)
-    journal.check(stream.uids())
+    journal.check(stream.uids)
     now = str(foundation.topology.layout)
     log.info("action=resume checkpoint=%s step=%d saved_by=%r loaded_by=%r", path, saved.step, saved.layout, now)
     return stream, journal

@@ -48,12 +48,8 @@ class PromptScheduler:
     """the first step that has not begun; None: the run's first"""
 
     def __post_init__(self) -> None:
-        consumed = {record.step for record in self.journal.records if record.event == "consumed"}
-        self._waiting = {
-            record.step: tuple(map(self.stream.prompt, record.prompts))
-            for record in self.journal.records
-            if record.event == "issued" and record.step not in consumed
-        }
+        waiting = self.journal.waiting.items()
+        self._waiting = {step: tuple(map(self.stream.prompt, uids)) for step, uids in waiting}
 
     def begin(self, step: int) -> Iterator[tuple[int, tuple[Prompt, ...]]]:
         """Yield each step that may begin when `step` does and has not, with the prompts of its first round.

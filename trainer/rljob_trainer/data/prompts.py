@@ -72,9 +72,9 @@ class PromptStream:
         """Return which of the prompts is issued under this uid."""
         return int(uid.partition(":")[2])
 
-    def uids(self) -> Iterator[str]:
-        """Yield all uids in the order of issue, without end, from the first one: what a journal must show."""
-        return self._uids_from((0, 0))
+    def uids(self, issued: int = 0) -> Iterator[str]:
+        """Yield the uids in the order of issue, without end, after this number of them: what a journal must show."""
+        return self._uids_from(self.position_after(issued))
 
     def _issued(self) -> int:
         return self._epoch * len(self._prompts) + self._offset

@@ -17,7 +17,7 @@ from typing import Any
 from rljob_trainer.rundir import checkpoints, rollout_files
 from rljob_trainer.rundir.checkpoints import CheckpointError
 from rljob_trainer.rundir.journal import FILE_NAME as JOURNAL
-from rljob_trainer.rundir.journal import JournalError, audited, outstanding, recorded
+from rljob_trainer.rundir.journal import Audit, JournalError, files, read
 from rljob_trainer.rundir.missing_path import contents, nearest
 from rljob_trainer.rundir.retries import Patience, StorageError
 from rljob_trainer.rundir.rollout_files import Dump, DumpError
@@ -207,23 +207,30 @@ def _files(path: Path, there: Mapping[str, str], listed: Mapping[str, str]) -> I
 
 def of_journal(path: Path) -> JournalFacts:
     """Return what a journal holds, and whether it contradicts itself."""
+    audit, problems, commits, torn, committed = Audit(), [], [], 0, 0
     try:
-        records, torn = recorded(path)
+        for file in files(path):
+            whole = 0
+            for number, (record, end) in enumerate(read(file), 1):
+                whole = end
+                if fault := audit.fault(record):
+                    problems.append(f"{file}:{number}: {fault}")
+                if record.event == "committed":
+                    commits.append((record.step, record.checkpoint or ""))
+                    committed = audit.sum.consumed
+            torn = file.stat().st_size - whole
     except (OSError, JournalError) as error:
         return JournalFacts(str(path), problems=(str(error),))
-    commits = tuple((record.step, record.checkpoint or "") for record in records if record.event == "committed")
-    last = max((step for step, _ in commits), default=0)
-    consumed = [record for record in records if record.event == "consumed"]
     return JournalFacts(
         path=str(path),
-        steps=len(consumed),
-        issued=sum(len(record.prompts) for record in records if record.event == "issued"),
-        consumed=sum(len(record.prompts) for record in consumed),
-        committed=sum(len(record.prompts) for record in consumed if record.step < last),
-        commits=commits,
-        outstanding=outstanding(records),
+        steps=audit.sum.steps,
+        issued=audit.sum.issued,
+        consumed=audit.sum.consumed,
+        committed=committed,
+        commits=tuple(commits),
+        outstanding=tuple(audit.sum.waiting),
         torn=torn,
-        problems=tuple(f"{path}:{fault}" for fault in audited(records)),
+        problems=tuple(problems),
     )
 
 

@@ -15,7 +15,7 @@ SUFFIXES: Final = (".log", ".out", ".err", ".txt", ".jsonl", ".stdout", ".stderr
 """of files of a directory that are read as logs"""
 ATTEMPT = re.compile(r"^driver-attempt-(\d+)\.log$")
 STACKS = re.compile(r"^stacks-attempt-(\d+)\.log$")
-ROLLOUTS: Final = frozenset({"rollouts", "dumps", "checkpoints"})
+ROLLOUTS: Final = frozenset({"rollouts", "dumps", "checkpoints", "journal"})
 """folders of a run with data, not logs"""
 MOST_READ: Final = 1 << 25
 """bytes at the end of a log that an attempt reads before it ends: a third of a second"""

@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 ORIGIN = "origin.txt"
 RECORDS = (journal.FILE_NAME, events.FILE_NAME)
 """what a run writes as it goes; going back to an earlier step cuts their ends off"""
-RESULTS = (DIRECTORY, *RECORDS, rollout_files.DIRECTORY, "report.html", "tensorboard", "hf")
+RESULTS = (DIRECTORY, *RECORDS, journal.OLDER, rollout_files.DIRECTORY, "report.html", "tensorboard", "hf")
 """all that belongs to a run's steps; logs belong to its attempts"""
 
 
@@ -149,6 +149,8 @@ def _later_aside(directory: Path, step: int) -> Path | None:
     for name in RECORDS:
         if (directory / name).exists():
             shutil.copyfile(directory / name, aside / name)
+    if (directory / journal.OLDER).exists():
+        shutil.copytree(directory / journal.OLDER, aside / journal.OLDER)
     for path in later:
         (aside / path.parent.name).mkdir(exist_ok=True)
         path.rename(aside / path.parent.name / path.name)

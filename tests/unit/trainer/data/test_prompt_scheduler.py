@@ -54,7 +54,7 @@ def test_prompts_are_issued_before_their_turn_and_consumed_in_order(tmp_path):
         scheduler.issue(step, PROMPTS)
         journal.consumed(step)
     assert events(journal) == ["issued 0", "issued 1", "consumed 0", "issued 2", "consumed 1", "consumed 2"]
-    journal.check(stream().uids())
+    journal.check(stream().uids)
 
 
 def test_further_rounds_take_what_comes_next(tmp_path):
@@ -65,7 +65,7 @@ def test_further_rounds_take_what_comes_next(tmp_path):
     assert events(journal) == ["issued 0", "issued 1", "issued 0"]
     journal.consumed(0)
     assert len(scheduler.issue(1, 3)) == 3
-    journal.check(stream().uids())
+    journal.check(stream().uids)
 
 
 class Killed(Exception):
@@ -94,7 +94,7 @@ def run(path: Path, lead: Lead, interval: int, kill_after: int | None = None) ->
             if (step + 1) % interval == 0:
                 act(journal.committed, step + 1, f"iter_{step + 1}")
     finally:
-        journal.check(stream().uids())
+        journal.check(stream().uids)
         journal.close()
 
 
@@ -145,7 +145,7 @@ def test_a_run_that_waits_for_its_weights_takes_over_what_one_ahead_has_issued(t
         journal.consumed(step)
     assert [taken[1], taken[2]] == [before[1], before[2]]
     assert journal.outstanding == ()
-    journal.check(stream().uids())
+    journal.check(stream().uids)
 
 
 @pytest.mark.parametrize("first_round", [1, 3])

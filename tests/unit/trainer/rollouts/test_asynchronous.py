@@ -353,7 +353,7 @@ def test_dynamic_sampling_asks_its_further_rounds_with_the_current_weights_and_l
         dynamic.consumed(step)
         run.gated.publish(step + 1)
     assert run.journal.outstanding == ()
-    run.journal.check(run.stream.uids())
+    run.journal.check(run.stream.uids)
     consumed = [uid for record in run.journal.records if record.event == "consumed" for uid in record.prompts]
     assert sorted(consumed) == sorted(set(consumed))
     assert len(consumed) > 6 * 4, "there were further rounds"

@@ -103,7 +103,7 @@ def test_every_prompt_is_issued_and_consumed_exactly_once(tmp_path, mixed, max_r
     journal.rewind(1, "iter_0000001")
     stream.seek(stream.position_after(journal.issued_count))
     train(made, 1, 3)
-    journal.check(stream.uids())
+    journal.check(stream.uids)
     assert journal.outstanding == ()
     assert journal.issued_count == sum(len(each.prompts) for each in journal.records if each.event == "consumed")
     journal.close()
