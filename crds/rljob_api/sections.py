@@ -283,7 +283,7 @@ class Judging(Section):
     memory_mib: Annotated[int, Field(ge=64, le=2**24)] = MEMORY_MIB
     """data of the process of kind `Python` or `Math`, RLIMIT_DATA [MiB]"""
     concurrency: Annotated[int, Field(ge=1, le=10_000)] = CONCURRENCY
-    """concurrent calls of an `async def` function of kind `Python`, sandboxes for it, or requests of kind `Remote`"""
+    """concurrent calls of kind `Python`, at most one per core if not `async def`, or requests of kind `Remote`"""
     sandbox: Literal["Namespaces"] | None = None
     """`Namespaces`: calls of a function of kind `Python` run without network, the run's files and environment; for
     functions that run code of the model. Refused where user namespaces are forbidden, as in most pods. Absent: the

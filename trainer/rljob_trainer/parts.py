@@ -26,6 +26,13 @@ class Rewards(Protocol):
         """Return the groups with a reward for each sample."""
 
 
+class EarlyRewards(Rewards, Protocol):
+    """Rewards that can begin before all groups of a step are there."""
+
+    def begin(self, group: Group) -> None:
+        """Begin to judge a group that will be scored, and return at once. May be called in any thread."""
+
+
 class Batches(Protocol):
     def __call__(self, groups: Sequence[ScoredGroup]) -> tuple[StepBatch, ...]:
         """Return the optimizer steps to take on the groups."""

@@ -22,6 +22,7 @@ END_NO_RUN = {
     "generator.py": {"GenerationFailedError"},
     "preflight/tokenizer.py": {"TokenizerFileError"},
     "processes/answers.py": {"AnswerError"},
+    "processes/function_pool.py": {"ClosedError"},
     "processes/function_workers.py": {"FunctionError"},
     "processes/text_makers.py": {"ForeignFileError", "CostlyTemplateError"},
     "sandboxes/client.py": {"PodAwayError", "PodLostError", "PodRefusesError"},

@@ -27,8 +27,7 @@ from rljob_trainer.engines.generation import RouterGenerator
 from rljob_trainer.engines.placement import Slots
 from rljob_trainer.generator import Generator
 from rljob_trainer.learners.group import LearnerGroup
-from rljob_trainer.parts import Evaluation, Sampled, Weights
-from rljob_trainer.parts import Rewards as Scoring
+from rljob_trainer.parts import EarlyRewards, Evaluation, Sampled, Weights
 from rljob_trainer.rewards.factory import RewardContext, rewards
 from rljob_trainer.rewards.given import GivenRewards
 from rljob_trainer.rollouts.asynchronous import AsyncRollouts
@@ -48,7 +47,7 @@ class EngineSource:
     """Rewards and the generate function, loaded; no engine runs."""
 
     foundation: Foundation
-    rewards: Scoring
+    rewards: EarlyRewards
     function: Function | None
     """what makes samples in several steps; None: the model answers once"""
 
@@ -71,7 +70,7 @@ def engine_source(foundation: Foundation, model: Path, data: Dataset) -> EngineS
         outage=foundation.outage,
     )
     loaded = rewards(spec.reward, context, stack)
-    scoring: Scoring = loaded if spec.rollout.agent is None else GivenRewards(loaded)
+    scoring: EarlyRewards = loaded if spec.rollout.agent is None else GivenRewards(loaded)
     log_file, beat = foundation.directory / "logs" / "tools.log", foundation.status_store.beat
     function = conversations.function(spec, log_file, stack, foundation.environ, foundation.losses, beat)
     if spec.rollout.agent is not None:
@@ -85,7 +84,7 @@ class EngineSampling:
 
     foundation: Foundation
     material: Material
-    rewards: Scoring
+    rewards: EarlyRewards
     function: Function | None
     fleet: Fleet
     agents: StartedAgents | None
@@ -179,7 +178,15 @@ class EngineSampling:
             generator = made.generator(self.fleet.client, outage(made.workers.name), losses, beat)
             longest_s = math.inf  # as above: the gateways watch the engines
         answers = outage("the answer of the engines")
-        return Sampler(generator, longest_s, lambda: publisher.version, beat, learner.check, outage=answers)
+        return Sampler(
+            generator,
+            longest_s,
+            lambda: publisher.version,
+            beat,
+            learner.check,
+            outage=answers,
+            made=self.rewards.begin,
+        )
 
     def _evaluation(self, sampler: Sampler) -> Evaluation:
         spec, data = self.foundation.spec, self.material.data

@@ -1,7 +1,7 @@
 """Runs users' functions in separate processes (`function_worker.py`), with limits of time and memory.
 
-It is started once, and again after it had to be killed. Its keeper (`keeper.py`) kills it with all that it has started
-when it ends, when it is stopped, and when this process dies.
+A process is started once, and again after it had to be killed; `function_pool.py` has several. Its keeper
+(`keeper.py`) kills it with all that it has started when it ends, when it is stopped, and when this process dies.
 """
 
 import logging
@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import astuple, dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -73,6 +73,8 @@ class Worker:
     """called again and again during calls, whose time is limited"""
     clock: Callable[[], float] = time.monotonic
     _running: "Running | None" = field(default=None, init=False)
+    _waiting: "deque[Waiting]" = field(default_factory=deque, init=False)
+    _pending: "dict[str, Pending]" = field(default_factory=dict, init=False)
 
     @property
     def _read(self) -> CallResults:
@@ -88,85 +90,91 @@ class Worker:
             self._running = start(self.setup, self.log, self.alive, self.clock)
         return self._running
 
-    def results(self, calls: Sequence[Asked]) -> Iterator[Result]:
-        """Yield the result of each call, in order. Raises FunctionError when the process cannot be started again."""
-        waiting = deque(Waiting(index, call) for index, call in enumerate(calls))
-        pending: dict[str, Pending] = {}
-        done: dict[int, Result] = {}
-        try:
-            for index in range(len(calls)):
-                while index not in done:
-                    self._ask(waiting, pending)
-                    done |= self._answers(waiting, pending)
-                yield done.pop(index)
-        finally:
-            if pending:  # their results are not awaited any more
-                self.close()
+    @property
+    def room(self) -> int:
+        """How many calls may be under way at once."""
+        return self.concurrency if self.is_async else 1
+
+    def add(self, index: int, call: Asked) -> None:
+        """Have one more call made in the next turns; `index` names it among those without a result."""
+        self._waiting.append(Waiting(index, call))
+
+    def turn(self) -> dict[int, Result]:
+        """Send calls that wait, and look for answers for a moment; return the results that are known then.
+
+        Raises FunctionError when the process cannot be started again.
+        """
+        self._send()
+        return self._answers()
 
     def close(self) -> None:
-        """End the process."""
+        """End the process, and forget its calls."""
+        self._waiting.clear()
+        self._pending.clear()
+        self._end()
+
+    def _end(self) -> None:
         if self._running is not None:
             self._running.stop()
             self._running = None
 
-    def _ask(self, waiting: "deque[Waiting]", pending: "dict[str, Pending]") -> None:
-        if not pending and self._running is not None and self._running.has_said_more:
-            self.close()  # a call that is over has left something
+    def _send(self) -> None:
+        if not self._pending and self._running is not None and self._running.has_said_more:
+            self._end()  # a call that is over has left something
         running = self.start()
-        room = self.concurrency if running.is_async else 1
         limit_s = self.setup.timeout_s + (GRACE_S if running.is_async else 0.0)
-        while waiting and len(pending) < room:
-            asked, number = waiting.popleft(), secrets.token_hex(NUMBER_BYTES)
-            pending[number] = Pending(asked, self.clock() + limit_s)
+        while self._waiting and len(self._pending) < self.room:
+            asked, number = self._waiting.popleft(), secrets.token_hex(NUMBER_BYTES)
+            self._pending[number] = Pending(asked, self.clock() + limit_s)
             try:
                 running.send((number, asked.call.arguments))
             except OSError:
                 return  # it has ended, or reads no more: its answer will not come either
 
-    def _answers(self, waiting: "deque[Waiting]", pending: "dict[str, Pending]") -> dict[int, Result]:
-        """Wait for an answer, for the end of the process or of a call's time; return what is known then.
+    def _answers(self) -> dict[int, Result]:
+        """Wait for an answer, for the end of the process or of a call's time, or a moment; return what is known then.
 
         After an answer that is not ours all calls under way are made once more: one that is over may have written it.
         """
         running = self.start()
-        while True:
-            self.alive()
-            answer = running.receive(min(LOOK_S, self._time_left_s(pending)))
-            if answer is not None and (known := pending.pop(answer["number"], None)) is not None:
-                return {known.asked.index: self._read.result(known.asked.call, answer)}
-            if answer is not None or running.is_forged:
-                return self._once_more(waiting, pending)
-            if (end := running.end) is not None:
-                return self._give_up(pending, NONE, end)
-            if self._time_left_s(pending) == 0.0:
-                running.trace()
-                now = self.clock()
-                late = frozenset(number for number, call in pending.items() if call.deadline <= now)
-                return self._give_up(pending, late, "was killed")
+        self.alive()
+        answer = running.receive(min(LOOK_S, self._time_left_s()))
+        if answer is not None and (known := self._pending.pop(answer["number"], None)) is not None:
+            return {known.asked.index: self._read.result(known.asked.call, answer)}
+        if answer is not None or running.is_forged:
+            return self._once_more()
+        if (end := running.end) is not None:
+            return self._give_up(NONE, end)
+        if self._time_left_s() == 0.0:
+            running.trace()
+            now = self.clock()
+            late = frozenset(number for number, call in self._pending.items() if call.deadline <= now)
+            return self._give_up(late, "was killed")
+        return {}
 
-    def _time_left_s(self, pending: "dict[str, Pending]") -> float:
+    def _time_left_s(self) -> float:
         """Return the time until the first of the calls is late [s]."""
-        return max(0.0, min(call.deadline for call in pending.values()) - self.clock())
+        return max(0.0, min(call.deadline for call in self._pending.values()) - self.clock())
 
-    def _once_more(self, waiting: "deque[Waiting]", pending: "dict[str, Pending]") -> dict[int, Result]:
+    def _once_more(self) -> dict[int, Result]:
         """Kill the process and let calls wait again, except those that had to already: return their failures."""
-        first = {number: call for number, call in pending.items() if not call.asked.is_second}
+        first = {number: call for number, call in self._pending.items() if not call.asked.is_second}
         for number, call in reversed(first.items()):
-            waiting.appendleft(replace(call.asked, is_second=True))
-            del pending[number]
-        return self._give_up(pending, NONE, FORGED)
+            self._waiting.appendleft(replace(call.asked, is_second=True))
+            del self._pending[number]
+        return self._give_up(NONE, FORGED)
 
-    def _give_up(self, pending: "dict[str, Pending]", late: Set[str], end: str) -> dict[int, Result]:
+    def _give_up(self, late: Set[str], end: str) -> dict[int, Result]:
         """Kill the process; return failures for all that it was doing."""
         log_tail = self.start().stop()
         self._running = None
-        log.warning("action=kill_worker reward=%s calls=%d", self.name, len(pending))
+        log.warning("action=kill_worker reward=%s calls=%d", self.name, len(self._pending))
         failures: dict[int, Result] = {}
-        for number, call in pending.items():
+        for number, call in self._pending.items():
             asked = call.asked.call
-            failure = self._read.late(asked) if number in late else self._read.gone(asked, end, len(pending) - 1)
+            failure = self._read.late(asked) if number in late else self._read.gone(asked, end, len(self._pending) - 1)
             failures[call.asked.index] = FailedCall(f"{failure.reason}{LOG_FOLLOWS}\n{log_tail}")
-        pending.clear()
+        self._pending.clear()
         return failures
 
 

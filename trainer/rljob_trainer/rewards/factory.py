@@ -5,7 +5,7 @@ groups ──► each part: who judges ──► threshold ──► x weight �
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from pathlib import Path
 from rljob_api.sections import Part, Reward, RewardKind
 from rljob_trainer.reporting.losses import Cause, Losses, Outage
 from rljob_trainer.rewards.errors import RewardError
-from rljob_trainer.rewards.function import Failure, Judge, Response, Score
+from rljob_trainer.rewards.function import EarlyJudge, Failure, Judge, Response, Score
 from rljob_trainer.rewards.text_match import exact_match, f1
 from rljob_trainer.samples import Group, Prompt, ScoredGroup
 
@@ -37,24 +37,30 @@ class PartReward:
     failure_score: float | None = None
     """reward of a response that could not be judged; None: it is left out"""
 
+    def begin(self, responses: Sequence[Response]) -> Iterable[Score] | None:
+        """Begin to judge the responses to one prompt; None: they are judged with the others."""
+        return self.judge.begin(self._read(responses)) if isinstance(self.judge, EarlyJudge) else None
+
     def scores(self, responses: Sequence[Response]) -> Iterator[Score]:
         """Yield a score, after the threshold, or a failure for each response. A score that is not finite stays it."""
-        judged = [Response(response.prompt, self._judged(response.text)) for response in responses]
-        for score in self.judge(judged):
-            yield score if isinstance(score, Failure) else self._settled(score)
+        return map(self._settled, self.judge(self._read(responses)))
 
-    def rewards(self, responses: Sequence[Response]) -> "Judged":
+    def rewards(self, responses: Sequence[Response], begun: "Sequence[BegunRows]" = ()) -> "Judged":
         """Return a reward for each response. The score of failures hides no judge that fails on all of several."""
-        found = list(self.scores(responses))
-        if len(found) != len(responses):
-            raise ValueError(f"{self.name}: {len(found)} scores for {len(responses)} responses: one is shorter")
+        ahead = {row for rows, _ in begun for row in rows}
+        rest = [row for row in range(len(responses)) if row not in ahead]
+        later = self.scores([responses[row] for row in rest]) if rest else ()
+        known = dict(zip(rest, later, strict=True))
+        for rows, scores in begun:
+            known |= zip(rows, map(self._settled, scores), strict=True)
+        found = [known[row] for row in range(len(responses))]
         failed = [score.reason if isinstance(score, Failure) else None for score in found]
         instead = None if len(failed) > 1 and all(failed) else self.failure_score
-        scores = [instead if isinstance(score, Failure) else score for score in found]
-        for response, score, reason in zip(responses, scores, failed, strict=True):
+        counted = [instead if isinstance(score, Failure) else score for score in found]
+        for response, score, reason in zip(responses, counted, failed, strict=True):
             if reason is not None:
                 self._log(response, score, reason)
-        return Judged(scores, failed)
+        return Judged(counted, failed)
 
     def _log(self, response: Response, score: float | None, reason: str) -> None:
         what = "left_out" if score is None else f"{score:g}"
@@ -63,11 +69,18 @@ class PartReward:
             self.name, response.prompt.uid, what, reason.partition("\n")[0],
         )  # fmt: skip
 
-    def _judged(self, text: str) -> str:
-        return first_line(text) if self.first_line else text
+    def _read(self, responses: Sequence[Response]) -> Sequence[Response]:
+        """Return what the judge reads of the responses."""
+        return [Response(each.prompt, first_line(each.text)) for each in responses] if self.first_line else responses
 
-    def _settled(self, score: float) -> float:
-        return score if self.threshold is None or not math.isfinite(score) else float(score >= self.threshold)
+    def _settled(self, score: Score) -> Score:
+        if isinstance(score, Failure) or self.threshold is None or not math.isfinite(score):
+            return score
+        return float(score >= self.threshold)
+
+
+BegunRows = tuple[range, Iterable[Score]]
+"""responses that a part has begun to judge, by their places, and what it says of them"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,26 +94,47 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
+class Begun:
+    """A group that is being judged."""
+
+    group: Group
+    """holds the samples, whose identities are its key"""
+    scores: Sequence[Iterable[Score] | None]
+    """what each part says; None: nothing yet"""
+
+
+@dataclass(frozen=True, slots=True)
 class Rewards:
-    """Scores groups while the loop waits: judging takes far less time than generating."""
+    """Scores groups. Judges in other processes begin with each as soon as it is sampled; the loop waits for them."""
 
     parts: tuple[PartReward, ...]
     losses: Losses = field(default_factory=Losses)
+    _begun: "dict[tuple[int, ...], Begun]" = field(default_factory=dict, repr=False)
+
+    def begin(self, group: Group) -> None:
+        """Begin to judge a group that will be scored, while others are sampled. May be called in any thread."""
+        responses = _responses(group)
+        said = [part.begin(responses) for part in self.parts] if responses else []
+        if any(each is not None for each in said):
+            self._begun[_key(group)] = Begun(group, said)
 
     def score(self, groups: Sequence[Group]) -> tuple[ScoredGroup, ...]:
         """Return the groups with a reward for each sample, in the same order, without samples that were not judged.
 
         Raises RewardError and AwayError.
         """
-        responses = [Response(group.prompt, sample.text) for group in groups for sample in group.samples_G]
-        judged = [part.rewards(responses) for part in self.parts]
+        responses = [response for group in groups for response in _responses(group)]
+        begun = [(rows, self._begun.pop(_key(group), None)) for group, rows in zip(groups, _rows(groups), strict=True)]
+        judged = [
+            part.rewards(
+                responses, [(rows, said) for rows, each in begun if each and (said := each.scores[number]) is not None]
+            )
+            for number, part in enumerate(self.parts)
+        ]
         totals = [self._total(response, judged, row) for row, response in enumerate(responses)]
-        scored, first = [], 0
-        for group in groups:
-            rows = range(first, first + len(group.samples_G))
-            scored.append(self._scored(group, judged, totals, rows))
-            first = rows.stop
-        return tuple(scored)
+        return tuple(
+            self._scored(group, judged, totals, rows) for group, rows in zip(groups, _rows(groups), strict=True)
+        )
 
     def _total(self, response: Response, judged: Sequence[Judged], row: int) -> float | None:
         """Return the reward of a response; None: it is left out."""
@@ -132,6 +166,22 @@ class Rewards:
             },
             failures=sum(said.failed[row] is not None for said in judged for row in rows),
         )
+
+
+def _responses(group: Group) -> list[Response]:
+    return [Response(group.prompt, sample.text) for sample in group.samples_G]
+
+
+def _key(group: Group) -> tuple[int, ...]:
+    """Name the samples of a group: the same question is asked more than once, and samples may be equal."""
+    return tuple(map(id, group.samples_G))
+
+
+def _rows(groups: Sequence[Group]) -> Iterator[range]:
+    """Yield the places of each group's responses among all."""
+    first = 0
+    for group in groups:
+        yield range(first, first := first + len(group.samples_G))
 
 
 def combined(parts: Sequence[PartReward], scores: Sequence[float], prompt: Prompt) -> float:
@@ -173,12 +223,14 @@ def rewards(spec: Reward, around: RewardContext, stack: ExitStack) -> Rewards:
 
     Raises RewardError if a reward cannot be loaded.
     """
-    return Rewards(tuple(part_reward(part, around, stack) for part in spec.judgings), around.losses)
+    in_processes = sum(part.kind in (RewardKind.PYTHON, RewardKind.MATH) for part in spec.judgings)
+    made = tuple(part_reward(part, around, stack, in_processes) for part in spec.judgings)
+    return Rewards(made, around.losses)
 
 
-def part_reward(part: Part, around: RewardContext, stack: ExitStack) -> PartReward:
+def part_reward(part: Part, around: RewardContext, stack: ExitStack, in_processes: int) -> PartReward:
     return PartReward(
-        judge=judge(part, around, stack),
+        judge=judge(part, around, stack, in_processes),
         name=part.name,
         function=part.function or (part.remote.url if part.remote else str(part.kind)),
         weight=part.weight,
@@ -188,8 +240,11 @@ def part_reward(part: Part, around: RewardContext, stack: ExitStack) -> PartRewa
     )
 
 
-def judge(part: Part, around: RewardContext, stack: ExitStack) -> Judge:
-    """Return the reward function. Imports are local because each costs seconds that other kinds do not need."""
+def judge(part: Part, around: RewardContext, stack: ExitStack, in_processes: int) -> Judge:
+    """Return the reward function; `in_processes` parts share the machine's cores and memory.
+
+    Imports are local because each costs seconds that other kinds do not need.
+    """
     match part.kind:
         case RewardKind.TASK:
             from rljob_trainer.rewards.task import task_score
@@ -200,9 +255,9 @@ def judge(part: Part, around: RewardContext, stack: ExitStack) -> Judge:
         case RewardKind.F1:
             return f1
         case RewardKind.PYTHON | RewardKind.MATH:
-            from rljob_trainer.rewards.python import python_reward
+            from rljob_trainer.rewards.python import Machine, python_reward
 
-            function = python_reward(part, around.log, around.alive)
+            function = python_reward(part, around.log, around.alive, machine=Machine.here(in_processes))
             stack.callback(function.close)
             return function
         case RewardKind.REMOTE:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from rljob_trainer.samples import Prompt
 
@@ -32,4 +32,15 @@ class Judge(Protocol):
 
         Scores may come one by one, so that a caller can stop. Raises RewardError if nothing can be judged in this way,
         and AwayError if what judges is away for too long.
+        """
+
+
+@runtime_checkable
+class EarlyJudge(Judge, Protocol):
+    """A judge that can work while other responses are sampled."""
+
+    def begin(self, responses: Sequence[Response]) -> Iterable[Score] | None:
+        """Begin to judge all responses to one prompt, and return at once; None: not now, there is no room.
+
+        May be called in any thread. The scores are as those of a call.
         """

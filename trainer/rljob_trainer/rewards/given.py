@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from rljob_trainer.parts import Rewards
+from rljob_trainer.parts import EarlyRewards
 from rljob_trainer.samples import Group, ScoredGroup
 
 
@@ -11,19 +11,24 @@ from rljob_trainer.samples import Group, ScoredGroup
 class GivenRewards:
     """Takes what is given, and asks for the rest."""
 
-    rewards: Rewards
+    rewards: EarlyRewards
     """judges the samples without a reward"""
+
+    def begin(self, group: Group) -> None:
+        """Begin to judge the samples of a group that have no reward."""
+        self.rewards.begin(_asked(group))
 
     def score(self, groups: Sequence[Group]) -> tuple[ScoredGroup, ...]:
         """Return the groups with a reward for each sample: first those that agents gave.
 
         Raises RewardError and AwayError.
         """
-        asked = [
-            replace(group, samples_G=tuple(each for each in group.samples_G if each.reward is None)) for group in groups
-        ]
-        judged = self.rewards.score(asked)
+        judged = self.rewards.score(list(map(_asked, groups)))
         return tuple(_with_given(group, scored) for group, scored in zip(groups, judged, strict=True))
+
+
+def _asked(group: Group) -> Group:
+    return replace(group, samples_G=tuple(each for each in group.samples_G if each.reward is None))
 
 
 def _with_given(group: Group, judged: ScoredGroup) -> ScoredGroup:

@@ -1,69 +1,155 @@
 """A user's own function, `module:function`, called with (question, response, label, metadata); plain or `async def`.
 
-With `judges: Group` it gets all responses to a prompt at once and returns as many numbers. It runs in a separate
-process (`processes/function_workers.py`). Calls of an `async def` function run together: a slow judge delays once.
+With `judges: Group` it gets all responses to a prompt at once and returns as many numbers. It runs in separate
+processes (`processes/function_pool.py`): a plain function in several, an `async def` function in one, in which its
+calls run together, so that a slow judge delays once.
 """
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from pathlib import Path
+from sys import getsizeof
+from threading import Lock
 from typing import Protocol
 
 from rljob_api.sections import CONCURRENCY, Judges, Judging, RewardKind
+from rljob_trainer.processes import pod_limits
 from rljob_trainer.processes.call_results import Asked, FailedCall, Result
+from rljob_trainer.processes.function_pool import FunctionPool
 from rljob_trainer.processes.function_worker import Setup
-from rljob_trainer.processes.function_workers import FunctionError, Worker
+from rljob_trainer.processes.function_workers import LOOK_S, FunctionError, Worker
 from rljob_trainer.reporting.losses import AwayError
 from rljob_trainer.rewards.errors import RewardError
 from rljob_trainer.rewards.function import Failure, Response, Score
 from rljob_trainer.rewards.sandboxed import SandboxedFunction
 
 MATH = "rljob_trainer.rewards.math_answer:math_answer"
+SHARE = 2
+"""the processes of all rewards may together have this part of the memory: 1/2"""
+AHEAD = 16
+"""and responses that wait for them while others are sampled this part: 1/16"""
 
 
 class Caller(Protocol):
     """Where a function is called."""
 
-    def results(self, calls: Sequence[Asked]) -> Iterator[Result]:
-        """Yield the result of each call, in order. Raises FunctionError."""
+    def ask(self, calls: Sequence[Asked]) -> "Sequence[Future[Result]]":
+        """Have calls made beside other work; return what gets their results, or a FunctionError."""
 
     def close(self) -> None:
         """End what runs there. Raises FunctionError."""
 
 
 @dataclass(frozen=True, slots=True)
+class Machine:
+    """What the driver's machine, or its pod, has for one reward."""
+
+    cores: int
+    memory_bytes: int
+
+    @classmethod
+    def here(cls, rewards: int = 1) -> "Machine":
+        """Return the part of one of this number of rewards."""
+        return cls(max(1, pod_limits.cores() // rewards), pod_limits.memory_bytes() // rewards)
+
+    def processes(self, spec: Judging) -> int:
+        """Return how many processes, or sandboxes, a function may have: one for each core, if memory suffices."""
+        room = self.memory_bytes // SHARE // (spec.memory_mib << 20)
+        wanted = self.cores if spec.concurrency == CONCURRENCY else min(self.cores, spec.concurrency)
+        return max(1, min(wanted, room))
+
+
+@dataclass
+class Room:
+    """The bytes of responses that may wait for a judge while others are sampled."""
+
+    most: int
+    taken: int = 0
+    lock: Lock = field(default_factory=Lock)
+
+    def take(self, size: int) -> bool:
+        """Take these bytes; return whether there was room. The first response always has room."""
+        with self.lock:
+            if self.taken and self.taken + size > self.most:
+                return False
+            self.taken += size
+            return True
+
+    def give_back(self, size: int, future: "Future[Result]") -> None:
+        """Take note that a call is over."""
+        with self.lock:
+            self.taken -= size
+
+
+@dataclass(frozen=True, slots=True)
 class PythonReward:
-    """Judges by a function in a worker."""
+    """Judges by a function in other processes."""
 
     worker: Caller
     by_group: bool
+    alive: Callable[[], None]
+    """called again and again during calls, whose time is limited"""
+    room: Room
 
     def __call__(self, responses: Sequence[Response]) -> Iterator[Score]:
-        """Yield the scores; a failed call over a group fails all of its responses.
+        """Ask for the scores at once, and yield them; a failed call over a group fails all of its responses.
 
-        Raises AwayError when the worker, which has run before, cannot be started again.
+        Raises AwayError when a process, which has run before, cannot be started again.
         """
         asked = [_by_group(group) for group in _groups(responses)] if self.by_group else list(map(_alone, responses))
-        with _errors(AwayError):
-            for call, result in zip(asked, self.worker.results(asked), strict=True):
+        return self._scores(asked, self.worker.ask(asked))
+
+    def begin(self, responses: Sequence[Response]) -> Iterator[Score] | None:
+        """Ask for the scores while others are sampled; None: too many bytes of responses wait already."""
+        size = sum(getsizeof(response.text) for response in responses)
+        if not self.room.take(size):
+            return None
+        asked = [_by_group(responses)] if self.by_group else list(map(_alone, responses))
+        futures = self.worker.ask(asked)
+        sizes = [size] if self.by_group else [getsizeof(response.text) for response in responses]
+        for future, each in zip(futures, sizes, strict=True):
+            future.add_done_callback(partial(self.room.give_back, each))
+        return self._scores(asked, futures)
+
+    def close(self) -> None:
+        """End the processes. Raises RewardError."""
+        with _errors(RewardError):
+            self.worker.close()
+
+    def _scores(self, asked: Sequence[Asked], futures: "Sequence[Future[Result]]") -> Iterator[Score]:
+        try:
+            for call, future in zip(asked, futures, strict=True):
+                while not future.done():
+                    self.alive()
+                    wait([future], LOOK_S)
+                with _errors(AwayError):
+                    result = future.result()
                 if isinstance(result, FailedCall):
                     yield from [Failure(result.reason)] * (len(call.arguments[1]) if self.by_group else 1)
                 else:
                     yield from result
-
-    def close(self) -> None:
-        """End the worker. Raises RewardError."""
-        with _errors(RewardError):
-            self.worker.close()
+        finally:
+            for future in futures:
+                future.cancel()
 
 
 def python_reward(
-    spec: Judging, log: Path, alive: Callable[[], None], clock: Callable[[], float] = time.monotonic
+    spec: Judging,
+    log: Path,
+    alive: Callable[[], None],
+    clock: Callable[[], float] = time.monotonic,
+    machine: Machine | None = None,
 ) -> PythonReward:
-    """Start the function's worker; raise RewardError if the function cannot be called in this way."""
+    """Start the function's first process; raise RewardError if the function cannot be called in this way.
+
+    `machine` is what there is for it; None: all of this one.
+    """
+    machine = machine or Machine.here()
     function = MATH if spec.kind is RewardKind.MATH else spec.function
     assert function is not None, "the manifest's rules ask for it"
     by_group = spec.judges is Judges.GROUP
@@ -76,19 +162,17 @@ def python_reward(
         secret_env=spec.secret_env,
     )
     name = "math-verify" if spec.kind is RewardKind.MATH else function
-    if spec.sandbox is not None:
-        with _errors(RewardError):
-            return PythonReward(SandboxedFunction.start(setup, log, spec.concurrency, alive), by_group)
-    worker = Worker(name, setup, log, spec.concurrency, alive, clock)
+
+    def worker(log_file: Path, looks: Callable[[], None]) -> Worker:
+        return Worker(name, setup, log_file, spec.concurrency, looks, clock)
+
     with _errors(RewardError):
-        is_async = worker.is_async
-    if not is_async and spec.concurrency != CONCURRENCY:
-        worker.close()
-        raise RewardError(
-            f"reward.concurrency {spec.concurrency} would not be used: {name} is no `async def` function, and is "
-            "called once at a time; leave it out"
+        caller: Caller = (
+            FunctionPool(worker, log, machine.processes(spec), alive)
+            if spec.sandbox is None
+            else SandboxedFunction.start(setup, log, machine.processes(spec))
         )
-    return PythonReward(worker, by_group)
+    return PythonReward(caller, by_group, alive, Room(machine.memory_bytes // AHEAD))
 
 
 @contextmanager

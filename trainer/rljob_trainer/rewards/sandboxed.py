@@ -4,9 +4,8 @@ Each call has new processes, watched as those of tools are (`sandboxes/`), and n
 run. A call whose sandbox ends is made once more.
 """
 
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -15,7 +14,7 @@ from typing import Any
 from rljob_trainer.processes import answers, sandbox
 from rljob_trainer.processes.call_results import FORGED, Asked, CallResults, FailedCall, Result
 from rljob_trainer.processes.function_worker import Setup
-from rljob_trainer.processes.function_workers import LOOK_S, FunctionError
+from rljob_trainer.processes.function_workers import FunctionError
 from rljob_trainer.sandboxes.client import PodAwayError, PodLostError, PodRefusesError
 from rljob_trainer.sandboxes.namespaces import NamespaceError, NamespaceServer, box
 
@@ -31,23 +30,23 @@ class SandboxedFunction:
 
     setup: Setup
     servers: tuple[NamespaceServer, ...]
-    alive: Callable[[], None]
-    """called again and again during calls, whose time is limited"""
     idle: "SimpleQueue[NamespaceServer]"
     threads: ThreadPoolExecutor
 
     @classmethod
-    def start(cls, setup: Setup, log: Path, concurrency: int, alive: Callable[[], None]) -> "SandboxedFunction":
-        """Return the function, loaded in one sandbox. Raises FunctionError if it cannot be called, or not here."""
+    def start(cls, setup: Setup, log: Path, places: int) -> "SandboxedFunction":
+        """Return the function, loaded in one of `places` sandboxes.
+
+        Raises FunctionError if it cannot be called, or not here.
+        """
         if (reason := sandbox.refusal()) is not None:
             raise FunctionError(f"reward.sandbox Namespaces is impossible here: {reason}")
         inside, memory_mib = box([setup.function]), setup.memory_bytes >> 20
-        places = min(concurrency, os.cpu_count() or 1)
         servers = tuple(NamespaceServer(inside, memory_mib, log) for _ in range(places))
         idle: SimpleQueue[NamespaceServer] = SimpleQueue()
         for server in servers:
             idle.put(server)
-        made = cls(setup, servers, alive, idle, ThreadPoolExecutor(places, thread_name_prefix="reward"))
+        made = cls(setup, servers, idle, ThreadPoolExecutor(places, thread_name_prefix="reward"))
         try:
             made._load()
         except FunctionError:
@@ -55,17 +54,9 @@ class SandboxedFunction:
             raise
         return made
 
-    def results(self, calls: Sequence[Asked]) -> Iterator[Result]:
-        """Yield the result of each call, in order. Raises FunctionError if a sandbox does not start again."""
-        futures = [self.threads.submit(self._result, call) for call in calls]
-        try:
-            for future in futures:
-                while not future.done():
-                    self.alive()
-                    wait([future], LOOK_S)
-                yield future.result()
-        finally:
-            _forget(futures)
+    def ask(self, calls: Sequence[Asked]) -> "Sequence[Future[Result]]":
+        """Have calls made; return what gets their results, or FunctionError if a sandbox does not start again."""
+        return [self.threads.submit(self._result, call) for call in calls]
 
     def close(self) -> None:
         """End the sandboxes, and calls in them. Raises FunctionError."""
@@ -121,9 +112,3 @@ class SandboxedFunction:
 def _numbered(text: str) -> bytes:
     """Return the answer with a number: a call that has a separate process needs none."""
     return b'{"number": "", ' + text.removeprefix("{").encode() if text.startswith("{") else text.encode()
-
-
-def _forget(futures: "Sequence[Future[Result]]") -> None:
-    """Cancel calls that have not begun and whose results are not awaited."""
-    for future in futures:
-        future.cancel()

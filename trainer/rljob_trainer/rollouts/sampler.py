@@ -43,6 +43,8 @@ class Sampler:
     """decides which prompts are lost because engines refuse them"""
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
     """before a prompt that was refused is sent again"""
+    made: Callable[[Group], None] = lambda group: None
+    """is called with each group as soon as it is there, while others are sampled; it returns at once"""
     retries: int = 0
     _last_answer_s: float = 0.0
     """when any prompt was answered last, or asked [s]"""
@@ -112,6 +114,7 @@ class Sampler:
                     self.answered()
                     if samples:
                         self.outage.worked()
+                    self.made(Group(prompt, samples))
                     return samples
                 self.retries += 1
                 log.warning("action=retry prompt=%s reason=WrongVersion wanted=%s", prompt.uid, version)

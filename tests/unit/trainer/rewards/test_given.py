@@ -28,3 +28,17 @@ def test_a_job_without_a_reward_takes_those_of_its_agent():
     given = replace(SAMPLE, reward=0.25)
     (scored,) = GivenRewards(Rewards(())).score((Group(PROMPT, (given, given)),))
     assert scored.rewards_G == (0.25, 0.25)
+
+
+def test_only_samples_without_a_reward_are_begun_ahead():
+    class Begins:
+        def begin(self, responses):
+            return length(responses)
+
+        def __call__(self, responses):
+            raise AssertionError("they were begun")
+
+    group = Group(PROMPT, (replace(SAMPLE, text="four"), replace(SAMPLE, reward=-1.0)))
+    rewards = GivenRewards(Rewards((PartReward(Begins()),)))
+    rewards.begin(group)
+    assert [each.rewards_G for each in rewards.score((group,))] == [(-1.0, 4.0)]

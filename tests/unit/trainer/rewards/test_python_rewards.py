@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import pytest
 from rljob_api.sections import Judges, Judging, RewardKind
 from rljob_trainer.rewards.errors import RewardError
 from rljob_trainer.rewards.function import Failure, Response, Score
-from rljob_trainer.rewards.python import PythonReward, python_reward
+from rljob_trainer.rewards.python import Machine, PythonReward, python_reward
 from support.trainer.judging import prompt, responses, write_module
 from support.waiting import until
 
@@ -86,6 +87,7 @@ def judges(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 Make = Callable[..., PythonReward]
+ONE_PROCESS = Machine(cores=1, memory_bytes=2**40)
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +104,7 @@ def make(judges: Path) -> Iterator[Make]:
         @cache
         def made(name: str = "judge", **fields: Any) -> PythonReward:
             spec = Judging(kind=RewardKind.PYTHON, function=f"judges:{name}", **fields)
-            reward = python_reward(spec, judges / "reward.log", lambda: None, clock)
+            reward = python_reward(spec, judges / "reward.log", lambda: None, clock, ONE_PROCESS)
             stack.callback(reward.close)
             return reward
 
@@ -178,11 +180,6 @@ def test_an_import_that_takes_too_long_is_refused_and_the_trainer_gives_signs_of
         spec = Judging(kind=RewardKind.PYTHON, function="slow:judge")
         python_reward(spec, judges / "slow.log", lambda: beats.append(None), lambda: 0.75 * len(beats))
     assert len(beats) == 3
-
-
-def test_a_concurrency_that_would_not_be_used_is_refused(make: Make):
-    with pytest.raises(RewardError, match=r"concurrency 8 would not be used: judges:judge is no `async def`"):
-        make("judge", concurrency=8)
 
 
 @pytest.mark.parametrize(
@@ -330,10 +327,10 @@ def test_a_forked_child_that_returns_too_does_not_answer(make: Make):
 
 
 def test_what_a_function_has_started_ends_with_the_reward(make: Make):
-    reward = make()
+    reward = make(memory_mib=317)
     started = "subprocess.Popen(['sleep', '600'], start_new_session=True).pid"
     (pid,) = reward(responses(started))
-    processes = [psutil.Process(int(pid)), psutil.Process(reward.worker.start().process.pid)]
+    processes = [psutil.Process(int(pid)), psutil.Process(reward.worker.workers[0].start().process.pid)]
     reward.close()
     _, alive = psutil.wait_procs(processes, timeout=60)
     assert alive == []
@@ -347,7 +344,7 @@ from rljob_api.sections import Judges, Judging, RewardKind
 from rljob_trainer.rewards.python import python_reward
 
 reward = python_reward(Judging(kind=RewardKind.PYTHON, function="judges:judge"), Path(sys.argv[1]), lambda: None)
-print(reward.worker.start().process.pid, flush=True)
+print(reward.worker.workers[0].start().process.pid, flush=True)
 list(reward(responses("time.sleep(600)")))
 """
 
@@ -362,21 +359,18 @@ def test_a_function_hanging_in_its_call_ends_when_its_trainer_is_killed(judges: 
     worker.wait(60)
 
 
-def test_the_trainer_gives_signs_of_life_while_a_long_call_goes_on(
-    make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
+def test_the_trainer_gives_signs_of_life_while_a_long_call_goes_on(make: Make, tmp_path: Path):
     beats = iter([tmp_path / "first", tmp_path / "second", tmp_path / "third"])
-    reward = make()
-    monkeypatch.setattr(reward.worker, "alive", lambda: next(beats, tmp_path / "more").touch())
+    reward = replace(make(), alive=lambda: next(beats, tmp_path / "more").touch())
     assert list(reward(responses(f"wait_for({str(tmp_path / 'third')!r})"))) == [1.0]
 
 
 def test_a_reward_that_nobody_takes_to_the_end_leaves_no_call_under_way(make: Make):
     reward = make("patient", timeout_seconds=30)
-    process = reward.worker.start().process
+    process = reward.worker.workers[0].start().process
     assert next(iter(reward(responses("1", "sleep")))) == 1.0
-    assert process.exit is not None
     assert list(reward(responses("2"))) == [2.0]
+    assert process.exit is not None
 
 
 @pytest.mark.parametrize(

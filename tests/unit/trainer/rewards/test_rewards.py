@@ -10,7 +10,7 @@ from rljob_trainer.data.sources import questions
 from rljob_trainer.reporting.losses import Losses
 from rljob_trainer.rewards.factory import PartReward, RewardContext, Rewards, rewards
 from rljob_trainer.rewards.function import Failure
-from rljob_trainer.rewards.text_match import token_f1
+from rljob_trainer.rewards.text_match import exact_match, token_f1
 from rljob_trainer.samples import Group, Prompt
 from support.trainer.judging import group, prompt
 
@@ -172,6 +172,71 @@ def test_a_failure_with_a_score_is_counted_and_reported_and_no_threshold_changes
     (scored,) = several(made).score([group("", "")])
     assert (scored.rewards_G, scored.failures) == ((1.0, -1.0), 1)
     assert "part=reward prompt=0:7 score=-1 reason=judge broke" in caplog.text
+
+
+class Begins:
+    """A judge that says what a response is worth in its text, and remembers what it was asked ahead and later."""
+
+    def __init__(self, room: int = 9) -> None:
+        self.room = room
+        self.ahead: list[list[str]] = []
+        self.later: list[list[str]] = []
+
+    def begin(self, responses):
+        if len(self.ahead) == self.room:
+            return None
+        self.ahead.append([each.text for each in responses])
+        return iter([Failure(each.text) if each.text == "bad" else float(each.text) for each in responses])
+
+    def __call__(self, responses):
+        self.later.append([each.text for each in responses])
+        return [float(each.text) for each in responses]
+
+
+def test_what_was_begun_ahead_is_not_asked_again_and_the_rest_is_asked_at_once():
+    judge = Begins(room=2)
+    made = Rewards((PartReward(judge),))
+    first, second, third, fourth = (group(*texts) for texts in (("1", "2"), ("3",), ("4",), ("5", "6")))
+    for each in (third, first, second):
+        made.begin(each)
+    found = made.score([first, second, third, fourth])
+    assert [each.rewards_G for each in found] == [(1.0, 2.0), (3.0,), (4.0,), (5.0, 6.0)]
+    assert (judge.ahead, judge.later) == ([["4"], ["1", "2"]], [["3", "5", "6"]])
+
+
+def test_a_group_that_was_begun_is_scored_once_so_that_the_same_question_asked_later_is_another():
+    judge = Begins()
+    made, asked = Rewards((PartReward(judge),)), group("1")
+    made.begin(asked)
+    made.score([asked])
+    made.score([asked])
+    assert (judge.ahead, judge.later) == ([["1"]], [["1"]])
+
+
+def test_rules_of_a_reward_hold_for_what_was_begun_ahead():
+    losses, asked = Losses(), group("0.75\nno", "bad", "0.25")
+    made = Rewards((PartReward(Begins(), threshold=0.5, first_line=True),), losses)
+    made.begin(asked)
+    (scored,) = made.score([asked])
+    assert (scored.rewards_G, scored.failures) == ((1.0, 0.0), 1)
+    assert (losses.take(), str(losses.last)) == ({"Judge": 1}, "bad")
+
+
+def test_parts_that_cannot_begin_ahead_are_judged_with_the_others():
+    judge, asked = Begins(), group("83", "84")
+    made = several(PartReward(judge, name="own"), PartReward(exact_match, name="exact", weight=10.0))
+    made.begin(asked)
+    (scored,) = made.score([asked])
+    assert scored.rewards_G == (93.0, 84.0)
+    assert judge.later == []
+
+
+def test_a_group_without_samples_begins_nothing():
+    judge, empty = Begins(), group()
+    made = Rewards((PartReward(judge),))
+    made.begin(empty)
+    assert [each.rewards_G for each in made.score([empty])] == [()]
+    assert (judge.ahead, judge.later) == ([], [])
 
 
 def test_failures_belong_to_their_group():

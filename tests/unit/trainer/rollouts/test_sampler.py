@@ -67,6 +67,27 @@ def test_a_sample_of_another_weights_version_is_refused():
     assert asks.retries == len(PROMPTS)
 
 
+def test_a_group_is_announced_as_soon_as_it_is_there_and_only_with_samples_that_count():
+    made, held = [], asyncio.Event()
+
+    class LastIsLate(Engine):
+        async def generate(self, prompt, sampling, num_samples, greedy):
+            if prompt is PROMPTS[-1]:
+                await held.wait()
+            return await super().generate(prompt, sampling, num_samples, greedy)
+
+    def arrived(group):
+        made.append(group)
+        if len(made) == len(PROMPTS) - 1:
+            held.set()
+
+    asks = Sampler(LastIsLate(versions=(3, 0)), 30.0, lambda: 0, lambda: None, lambda: None, made=arrived)
+    result = asyncio.run(asks.groups(PROMPTS, SAMPLING, num_samples=3))
+    assert sorted(each.prompt.uid for each in made) == [prompt.uid for prompt in PROMPTS]
+    assert {sample.version for group in made for sample in group.samples_G} == {0}
+    assert all(any(each.samples_G is group.samples_G for each in made) for group in result)
+
+
 def test_where_one_version_is_wanted_a_sample_that_was_carried_over_from_another_is_refused():
     class Carried(Engine):
         async def generate(self, prompt, sampling, num_samples, greedy):
