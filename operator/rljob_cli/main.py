@@ -37,6 +37,7 @@ from rljob_trainer.preflight import look_at_machine
 from rljob_trainer.preflight.downloads import download, references
 from rljob_trainer.preflight.model_files import ModelFiles
 from rljob_trainer.preflight.teacher import teacher_shape
+from rljob_trainer.remote.errors import RemoteError
 
 PIPE_WIDTH = 200
 """columns of a plan that goes to a file or a pipe; nothing is wrapped there"""
@@ -305,10 +306,10 @@ cluster_commands.add_to(app)
 
 
 def need_downloads(spec: Spec) -> None:
-    """Download what the checks before the start read; end the process if the hub does not have it."""
+    """Download what the checks before the start read; end the process if the hub or a store does not have it."""
     try:
         problems = [str(problem) for problem in download(spec).problems]
-    except HubError as error:
+    except (HubError, RemoteError) as error:
         problems = [str(error)]
     if problems:
         say("\n".join(problems), err=True)

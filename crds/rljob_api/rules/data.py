@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from rljob_api import hub
+from rljob_api import hub, objects
 from rljob_api.errors import ABSENT, Problem
 from rljob_api.rules import arguments
 from rljob_api.rules.batches import is_sft
@@ -35,6 +35,7 @@ from rljob_api.rules.terms import (
 from rljob_api.sections import RewardKind, Source, Spec
 
 data, evaluation = SPEC.data, SPEC.evaluation
+FILE = re.compile(f"({hub.FILE.pattern}|{objects.REFERENCE.pattern})")
 KINDS = ("jsonl", "parquet", "reasoning_gym")
 """ways to give questions, one of which is set"""
 GENERATED_COLUMNS = ("question", "answer", "metadata")
@@ -46,10 +47,27 @@ EVERY_QUESTION = "holds every question of spec.data.train, and held-out question
 def is_readable(file: Field, *unless: Term) -> Rule:
     return requires(
         file,
-        any_of(*unless, ~has(file), ~contains(file, "://"), matches(file, hub.FILE)),
-        f"is neither a path nor a file of a data set on the hub (scheme {before(file, '://')})",
-        nearest=Search(lambda spec: hub.of_page(file.of(spec)) or hub.FILE_FORM, says=hub.FILE_FORM),
+        any_of(*unless, ~has(file), ~contains(file, "://"), matches(file, FILE)),
+        f"is neither a path nor the URL of a file (scheme {before(file, '://')})",
+        nearest=Search(lambda spec: _meant(file.of(spec)), says=hub.FILE_FORM),
     )
+
+
+def _meant(given: str) -> str:
+    return hub.of_page(given) or objects.form_of(given, "FILE") or hub.FILE_FORM
+
+
+@only_in_python("the address of a page is a URL like others: RE2 has no pattern that leaves it out")
+def pages(spec: Spec) -> Iterator[Problem]:
+    named = [("spec.model.checkpoint", spec.model.checkpoint)]
+    if spec.algorithm.teacher is not None:
+        named.append(("spec.algorithm.teacher.checkpoint", spec.algorithm.teacher.checkpoint))
+    for path, source in spec.data.sources.items():
+        given = {"jsonl": source.jsonl, "parquet": source.parquet}
+        named += [(f"{path}.{kind}", file) for kind, file in given.items() if file is not None]
+    for field, text in named:
+        if objects.is_reference(text) and (meant := hub.of_page(text)) is not None:
+            yield Problem(field, text, "is the address of a page of the hub, which downloads otherwise", meant)
 
 
 def one_source(source: Field, *unless: Term) -> tuple[Rule, ...]:
@@ -189,6 +207,7 @@ RULES = (
     *TRAIN,
     *one_source(data.held_out, ~has(data.held_out)),
     tasks,
+    pages,
     *HELD_OUT,
     generated_questions,
     evaluation_sets,

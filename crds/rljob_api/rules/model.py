@@ -1,14 +1,18 @@
 """Rules of `spec.model`, and of every other checkpoint."""
 
-from rljob_api import hub
+import re
+
+from rljob_api import hub, objects
 from rljob_api.rules.claims import Rule, Search, requires
 from rljob_api.rules.names import closest
 from rljob_api.rules.terms import SPEC, Field, Term, before, contains, matches, one_of
 from rljob_api.sizing.known_models import KNOWN
 
+MODEL = re.compile(f"({hub.MODEL.pattern}|{objects.REFERENCE.pattern})")
+
 
 def is_checkpoint(field: Field) -> Term:
-    return ~contains(field, "://") | one_of(field, KNOWN) | matches(field, hub.MODEL)
+    return ~contains(field, "://") | one_of(field, KNOWN) | matches(field, MODEL)
 
 
 def known_model(field: Field, holds: Term) -> Rule:
@@ -26,7 +30,8 @@ def known_model(field: Field, holds: Term) -> Rule:
 def _nearest(given: str) -> str:
     if hub.is_reference(given):
         return hub.MODEL_FORM
-    return hub.of_page(given) or closest(given, KNOWN, cutoff=0.4) or "a directory"
+    meant = hub.of_page(given) or objects.form_of(given, "MODEL/")
+    return meant or closest(given, KNOWN, cutoff=0.4) or "a directory"
 
 
 RULES = (known_model(SPEC.model.checkpoint, is_checkpoint(SPEC.model.checkpoint)),)

@@ -371,7 +371,9 @@ def before(term: Term, separator: str) -> Term:
 
 def matches(term: Term, pattern: re.Pattern[str]) -> Term:
     """Return the claim that a pattern matches the whole text."""
-    text = call(term, "matches", f"^{pattern.pattern}$")
+    # Without the names of groups, which only make the CRD longer.
+    unnamed = re.sub(r"[?]P<\w+>", "", pattern.pattern)
+    text = call(term, "matches", f"^{unnamed}$")
     return Expression("bool", text, lambda spec: pattern.fullmatch(term.of(spec)) is not None)
 
 

@@ -81,6 +81,7 @@ PROGRAMS: Mapping[str, Program] = {
     "prometheus": _prometheus("prometheus"),
     "promtool": _prometheus("promtool"),
     "vegeta": Program("vegeta", "github.com/tsenart/vegeta/v12"),
+    "versitygw": Program("versitygw", "github.com/versity/versitygw/cmd/versitygw"),
     "gitops": Program("gitops", "rljob.dev/tests/cluster/gitops"),
     **{f"kube-apiserver-{minor}": _kubernetes("kube-apiserver", f"kubernetes-{minor}") for minor in OTHER_MINORS},
 }

@@ -24,7 +24,7 @@ from local_cluster.processes import wait_ready
 
 GIVEN_VARIABLE = "KUBECONFIG"
 NODE_FIXTURES = {"node_cluster", "two_nodes"}
-PROMETHEUS_PROGRAMS = {"prometheus", "promtool"}
+PROGRAM_FIXTURES = {"prometheus", "promtool", "versitygw"}
 """fixtures of these names are the programs"""
 JUDGE_FIXTURE = "gitops_judge"
 OF_FIXTURES = {
@@ -42,7 +42,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if session.config.option.collectonly:
         return
     cluster = () if os.environ.get(GIVEN_VARIABLE) else programs_for(wanted)
-    for name in (*cluster, *sorted(wanted & PROMETHEUS_PROGRAMS)):
+    for name in (*cluster, *sorted(wanted & PROGRAM_FIXTURES)):
         binary(name, os.environ)
 
 
@@ -78,6 +78,12 @@ def prometheus() -> Path:
 def promtool() -> Path:
     """The program."""
     return binary("promtool", os.environ)
+
+
+@pytest.fixture(scope="session")
+def versitygw() -> Path:
+    """The program: an S3 server on a directory."""
+    return binary("versitygw", os.environ)
 
 
 @pytest.fixture(scope="session")

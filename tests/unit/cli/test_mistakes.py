@@ -306,7 +306,7 @@ MISTAKES = (
     validated(
         "the address of a model's page",
         quickstart(spec__model__checkpoint="https://huggingface.co/Qwen/Qwen3-0.6B"),
-        'spec.model.checkpoint: "https://huggingface.co/Qwen/Qwen3-0.6B" is not a directory, and no model is known by',
+        'spec.model.checkpoint: "https://huggingface.co/Qwen/Qwen3-0.6B" is the address of a page of the hub, which do',
     ),
     validated(
         "a path for a shell",

@@ -34,6 +34,7 @@ from rljob_trainer.control.status_store import StatusStore
 from rljob_trainer.data.hub import hub_of
 from rljob_trainer.data.packages import cache_directory, checkpoint
 from rljob_trainer.data.prompt_scheduler import PromptScheduler
+from rljob_trainer.data.stored_objects import objects_of
 from rljob_trainer.data.tokenizer import import_in_background
 from rljob_trainer.engines import placement
 from rljob_trainer.learners.errors import DamagedCheckpointError
@@ -90,8 +91,10 @@ def build(job: RLJob, fence: Fence, listen: Address, environ: Mapping[str, str],
 
 def _with_local_files(foundation: Foundation, found: Found | None) -> Foundation:
     environ, beat = foundation.environ, foundation.status_store.beat
-    hub = hub_of(environ, cache_directory(environ))
-    return replace(foundation, job=with_local_files(foundation.job, hub, foundation.directory, found is not None, beat))
+    cache = cache_directory(environ)
+    sources = hub_of(environ, cache), objects_of(environ, cache)
+    job = with_local_files(foundation.job, *sources, foundation.directory, found is not None, beat)
+    return replace(foundation, job=job)
 
 
 def _run(foundation: Foundation, server: ControlServer, found: Found | None) -> Run:

@@ -1,7 +1,7 @@
-"""Replaces references to the Hugging Face Hub in a manifest by local files; parts of a run see only paths.
+"""Replaces references to the hub and to object stores in a manifest by local files; parts of a run see only paths.
 
-A branch of the hub can move. So the first attempt records the commit of each reference in the run's directory, and an
-attempt that resumes uses the same.
+A branch of the hub can move, and objects can be replaced. So the first attempt records the commit of each reference, or
+the digest of the objects, in the run's directory, and an attempt that resumes uses the same.
 """
 
 import json
@@ -11,19 +11,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from rljob_api import hub
+from rljob_api import hub, objects
 from rljob_api.sections import RLJob, Source
+from rljob_trainer.data import stored_objects
 from rljob_trainer.data.hub import Hub, HubError, fetched
+from rljob_trainer.data.stored_objects import Objects
 from rljob_trainer.rundir.atomic_files import write_atomically
 
 FILE_NAME = "revisions.json"
-"""in the run's directory: commit by reference"""
+"""in the run's directory: commit or digest by reference"""
 COMMIT = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 S = TypeVar("S", bound=Source)
 
 
-def with_local_files(job: RLJob, source: Hub, directory: Path, resumes: bool, beat: Callable[[], None]) -> RLJob:
-    """Download what the manifest names on the hub, and return the job with its paths. Raises HubError.
+def with_local_files(
+    job: RLJob, source: Hub, stores: Objects, directory: Path, resumes: bool, beat: Callable[[], None]
+) -> RLJob:
+    """Download what the manifest names on the hub and in stores, and return the job with its paths.
+
+    Raises HubError and RemoteError.
 
     `directory` is the run's; `beat` is called while a download lasts.
     """
@@ -31,23 +37,25 @@ def with_local_files(job: RLJob, source: Hub, directory: Path, resumes: bool, be
     known = recorded_revisions(directory) if resumes else {}
     used: dict[str, str] = {}
 
-    def local(text: str, wanted: hub.Reference | None) -> str:
-        if wanted is None:
+    def local(text: str, is_model: bool) -> str:
+        wanted = hub.model(text) if is_model else hub.file(text)
+        if wanted is not None:
+            found = fetched(source, replace(wanted, revision=known.get(text, wanted.revision)), beat=beat)
+        elif objects.is_reference(text):
+            found = stored_objects.fetched(stores, text, is_model=is_model, beat=beat, pinned=known.get(text))
+        else:
             return text
-        if text in known:
-            wanted = replace(wanted, revision=known[text])
-        found = fetched(source, wanted, beat=beat)
         used[text] = commit_of(found)
         return str(found)
 
-    placed = placed_in(job, lambda text: local(text, hub.model(text)), lambda text: local(text, hub.file(text)))
+    placed = placed_in(job, lambda text: local(text, is_model=True), lambda text: local(text, is_model=False))
     if used:
         write_atomically(record, json.dumps(used, indent=2).encode())
     return placed
 
 
 def recorded_revisions(directory: Path) -> Mapping[str, str]:
-    """Return the commits that an earlier attempt has recorded, by reference; none were. Raises HubError."""
+    """Return the commits and digests that an earlier attempt has recorded, by reference; none were. Raises HubError."""
     record = directory / FILE_NAME
     if not record.is_file():
         return {}
@@ -62,7 +70,7 @@ def recorded_revisions(directory: Path) -> Mapping[str, str]:
 
 
 def commit_of(path: Path) -> str:
-    """Return the commit of a directory or file in the hub's cache: `…/snapshots/COMMIT/…`."""
+    """Return the commit or digest of a directory or file in the cache: `…/snapshots/COMMIT/…`."""
     return path.parts[path.parts.index("snapshots") + 1]
 
 

@@ -13,12 +13,14 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-from rljob_api import hub
+from rljob_api import hub, objects
 from rljob_api.errors import RunError
 from rljob_api.exits import Exit
+from rljob_trainer.data import stored_objects
 from rljob_trainer.data.foreign_files import no_directory
 from rljob_trainer.data.hub import HubError, cached, fetched, hub_of
 from rljob_trainer.processes.file_lock import locked
+from rljob_trainer.remote.errors import RemoteError
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +51,12 @@ def checkpoint(reference: str, cache: Path, field: str = "model.checkpoint") -> 
             return checked(fetched(hub_of(os.environ, cache), wanted), field)
         except HubError as error:
             raise ModelError(str(error)) from error
+    if objects.is_reference(reference):
+        try:
+            stores = stored_objects.objects_of(os.environ, cache)
+            return checked(stored_objects.fetched(stores, reference, is_model=True), field)
+        except RemoteError as error:
+            raise ModelError(str(error)) from error
     if not reference.startswith(SCHEME):
         return checked(Path(reference), field)
     if reference != f"{SCHEME}{PACKAGE}":
@@ -60,6 +68,8 @@ def on_this_machine(reference: str, cache: Path) -> Path | None:
     """Return the directory of a checkpoint that needs neither download nor conversion; None: there is none yet."""
     if (wanted := hub.model(reference)) is not None:
         return cached(hub_of(os.environ, cache), wanted)
+    if objects.is_reference(reference):
+        return stored_objects.cached(stored_objects.objects_of(os.environ, cache), reference, is_model=True)
     if reference.startswith(SCHEME) and (reference != f"{SCHEME}{PACKAGE}" or find_spec(MODULE) is None):
         return None
     target = _target(cache / "models") if reference.startswith(SCHEME) else Path(reference)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from rljob_api import hub
+from rljob_api import hub, objects
 from rljob_api.errors import ManifestError, Problem, RunError
 from rljob_api.exits import Exit
 from rljob_api.sections import RLJob, Spec
@@ -94,13 +94,18 @@ def look_at_path(field: str, path: str, fault_of: Callable[[Path], str | None], 
     Raises OSError where its volume is away.
     """
     try:
-        fault = None if hub.is_reference(path) else fault_of(Path(path))
+        fault = None if is_remote(path) else fault_of(Path(path))
     except OSError as error:
         judge_volume(error)
         fault = f"cannot be looked at: {error.strerror}"
     if fault is None:
         return elsewhere(field, path, here)
     return Findings((Problem(field, path, fault),))
+
+
+def is_remote(text: str) -> bool:
+    """Return whether a value names something on the hub or in a store, which is downloaded and verified then."""
+    return hub.is_reference(text) or objects.is_reference(text)
 
 
 def elsewhere(field: str, path: str, here: bool) -> Findings:
@@ -149,7 +154,7 @@ def look_at_model(spec: Spec, files: ModelFiles | None, here: bool) -> Findings:
     checkpoint = spec.model.checkpoint
     if checkpoint in KNOWN:
         return Findings()  # we make its files ourselves, from a package
-    if hub.is_reference(checkpoint):  # a download is compared with its hashes
+    if is_remote(checkpoint):  # a download is compared with its hashes
         if files is None:
             return Findings(unseen=(f"not checked until it is downloaded: the family and sizes of {checkpoint}",))
         problem = quantised(files.config)
@@ -164,7 +169,7 @@ def look_at_teacher(spec: Spec, here: bool) -> Findings:
     teacher = spec.algorithm.teacher
     if teacher is None or not spec.debug.learner:
         return Findings()
-    if hub.is_reference(teacher.checkpoint):
+    if is_remote(teacher.checkpoint):
         return Findings()
     if teacher.checkpoint not in KNOWN and not Path(teacher.checkpoint).is_dir():
         return look_at_path(TEACHER, teacher.checkpoint, no_directory, here)

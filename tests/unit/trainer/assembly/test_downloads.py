@@ -10,6 +10,7 @@ from rljob_api.reading.manifest import load
 from rljob_api.sections import RLJob
 from rljob_trainer.assembly.downloads import FILE_NAME, recorded_revisions, with_local_files
 from rljob_trainer.data.hub import Hub, HubError
+from rljob_trainer.data.stored_objects import objects_of
 from support.trainer.hub_server import HubServer, hub_server
 
 MODEL, TEACHER, QUESTIONS = "hf://org/tiny", "hf://org/large@v1", "hf://datasets/org/sums/train.jsonl"
@@ -47,7 +48,8 @@ def job() -> RLJob:
 
 
 def placed(server: HubServer, job: RLJob, directory: Path, *, resumes: bool) -> RLJob:
-    return with_local_files(job, Hub(directory / "cache", server.url), directory, resumes, lambda: None)
+    hub, stores = Hub(directory / "cache", server.url), objects_of({}, directory / "cache")
+    return with_local_files(job, hub, stores, directory, resumes, lambda: None)
 
 
 def test_every_reference_becomes_a_path(server: HubServer, job: RLJob, tmp_path: Path) -> None:
