@@ -11,6 +11,7 @@ from rljob_api.control import Finding
 from rljob_api.sections import RLJob
 from rljob_cli.terminal.formats import seconds
 from rljob_trainer.metrics import BETWEEN_STEPS
+from rljob_trainer.reporting.past import past_of
 from rljob_trainer.reporting.reading.history import History
 from rljob_trainer.reporting.records import EngineRecord, StepRecord
 from rljob_trainer.reporting.watch import anomaly_monitor, findings
@@ -62,7 +63,8 @@ def found_now(history: History) -> tuple[Finding, ...]:
     if not history.steps:
         return ()
     watching = anomaly_monitor(RLJob.model_validate(history.run.manifest).spec)
-    return findings(history.steps, watching.limits, watching.bounds)
+    past = past_of(history.steps, watching.limits.window)
+    return findings(past, watching.limits, watching.bounds)
 
 
 def _verdicts(history: History, standing: Sequence[Finding], is_active: bool | None) -> Iterator[tuple[str, str]]:

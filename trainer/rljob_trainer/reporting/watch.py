@@ -1,11 +1,11 @@
 """Watches a run for slow failures of training. It reports them by name, with their numbers, and changes nothing.
 
-Each detector is a function of all steps so far and returns what it finds now. A finding is reported when it begins,
+Each detector is a function of the past of the run and returns what it finds now. A finding is reported when it begins,
 and again only after it had ended, clearly within its limit (`watch_limits.py`).
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from statistics import fmean, median
@@ -13,6 +13,7 @@ from statistics import fmean, median
 from rljob_api.control import Finding
 from rljob_api.sections import Spec, Watch
 from rljob_trainer.reporting.gpu_findings import throttled
+from rljob_trainer.reporting.past import Mean, Past
 from rljob_trainer.reporting.records import StepRecord
 from rljob_trainer.reporting.watch_limits import Bounds, bounds, eased, eased_bounds
 
@@ -50,16 +51,19 @@ class AnomalyMonitor:
     bounds: Bounds
     keep: int = 2
     """checkpoints that are not deleted yet"""
-    _steps: list[StepRecord] = field(default_factory=list)
+    _past: Past = field(init=False)
     _standing: dict[str, Finding] = field(default_factory=dict)
     _lasting: list[Finding] = field(default_factory=list)
     _saved: list[int] = field(default_factory=list)
     """steps of the checkpoints"""
 
+    def __post_init__(self) -> None:
+        self._past = Past(self.limits.window)
+
     def after(self, step: StepRecord) -> tuple[Finding, ...]:
         """Return the findings that begin with this step."""
-        self._steps.append(step)
-        found = held(self._standing, self._steps, self.limits, self.bounds)
+        self._past.add(step)
+        found = held(self._standing, self._past, self.limits, self.bounds)
         found = tuple(with_checkpoint(finding, step.step, self._saved, self.limits.window) for finding in found)
         new = tuple(finding for finding in found if finding.name not in self._standing)
         # With the first numbers: those of later steps would be a change at every step.
@@ -85,21 +89,22 @@ def anomaly_monitor(spec: Spec) -> AnomalyMonitor:
     return AnomalyMonitor(spec.watch, bounds(spec), spec.checkpoint.keep)
 
 
-def held(standing: Collection[str], steps: Steps, limits: Watch, bounds: Bounds) -> tuple[Finding, ...]:
+def held(standing: Collection[str], past: Past, limits: Watch, bounds: Bounds) -> tuple[Finding, ...]:
     """Return the findings that begin beyond their limits after these steps, or that stand and are not clearly over."""
-    begun = findings(steps, limits, bounds)
+    begun = findings(past, limits, bounds)
     names = {finding.name for finding in begun}
-    still = findings(steps, eased(limits), eased_bounds(bounds)) if standing else ()
+    still = findings(past, eased(limits), eased_bounds(bounds)) if standing else ()
     return (*begun, *(each for each in still if each.name in standing and each.name not in names))
 
 
-def findings(steps: Steps, limits: Watch, bounds: Bounds) -> tuple[Finding, ...]:
+def findings(past: Past, limits: Watch, bounds: Bounds) -> tuple[Finding, ...]:
     """Return all findings after these steps."""
     found = [
-        *(detector(steps, limits) for detector in DETECTORS),
-        *(detector(steps, limits, bounds) for detector in BOUNDED),
+        *(detector(past, limits) for detector in OF_THE_WHOLE_RUN),
+        *(detector(past.recent, limits) for detector in DETECTORS),
+        *(detector(past.recent, limits, bounds) for detector in BOUNDED),
     ]
-    return tuple(finding for finding in found if finding)
+    return tuple(sorted((each for each in found if each), key=lambda each: NAMES.index(each.name)))
 
 
 def with_checkpoint(finding: Finding, step: int, saved: Sequence[int], window: int) -> Finding:
@@ -117,35 +122,34 @@ def with_checkpoint(finding: Finding, step: int, saved: Sequence[int], window: i
     return finding.model_copy(update={"advice": f"{finding.advice} {known}"})
 
 
-def reward_collapse(steps: Steps, limits: Watch) -> Finding | None:
+def reward_collapse(past: Past, limits: Watch) -> Finding | None:
     """The mean reward fell far below its best."""
-    windows = list(means(steps, limits.window, lambda step: step.reward_mean))
-    if len(windows) < 2:
+    if (known := past.windows["reward"].past) is None:
         return None
-    (last, now), (first, best) = windows[-1], max(windows, key=lambda window: window[1])
-    if best - now <= limits.reward_drop * abs(best):
+    now, _, _, best = known
+    if best.value - now.value <= limits.reward_drop * abs(best.value):
         return None
     return Finding(
         name="RewardCollapse",
-        evidence=f"mean reward of {span(last, limits)} is {now:.3g}, of {span(first, limits)} it was {best:.3g};"
+        evidence=f"mean reward of {span(now, limits)} is {now.value:.3g}, of {span(best, limits)} it was"
+        f" {best.value:.3g};"
         f" watch.rewardDrop {limits.reward_drop:g}",
         advice="Compare samples of both steps. Resume from a checkpoint before the fall, with a lower learning rate or"
         " a KL penalty (algorithm.kl).",
     )
 
 
-def entropy_collapse(steps: Steps, limits: Watch) -> Finding | None:
-    """The policy no longer explores. A run on the data's own responses has no reward and need not explore."""
-    windows = list(means(steps, limits.window, lambda step: None if step.reward_mean is None else step.entropy))
-    if len(windows) < 2:
+def entropy_collapse(past: Past, limits: Watch) -> Finding | None:
+    """The policy no longer explores."""
+    if (known := past.windows["entropy"].past) is None:
         return None
-    (_, before), (last, now) = windows[0], windows[-1]
-    if now >= limits.entropy_share * before:
+    now, before, _, _ = known
+    if now.value >= limits.entropy_share * before.value:
         return None
     return Finding(
         name="EntropyCollapse",
-        evidence=f"mean entropy of {span(last, limits)} is {now:.3g} nats, of the first {limits.window} steps it was"
-        f" {before:.3g}; watch.entropyShare {limits.entropy_share:g}",
+        evidence=f"mean entropy of {span(now, limits)} is {now.value:.3g} nats, of the first {limits.window} steps it"
+        f" was {before.value:.3g}; watch.entropyShare {limits.entropy_share:g}",
         advice="Samples of a group become alike and give no signal. Raise algorithm.clipHigh or"
         " algorithm.entropyCoefficient, or lower the learning rate.",
     )
@@ -169,25 +173,25 @@ def gradient_spike(steps: Steps, limits: Watch) -> Finding | None:
     )
 
 
-def loss_diverging(steps: Steps, limits: Watch) -> Finding | None:
-    """The loss moved far away from where it was. Its sign means nothing: a policy's loss may be negative."""
-    windows = list(means(steps, limits.window, lambda step: None if step.loss is None else abs(step.loss)))
-    if len(windows) < 2:
+def loss_diverging(past: Past, limits: Watch) -> Finding | None:
+    """The loss moved far away from where it was."""
+    if (known := past.windows["loss"].past) is None:
         return None
-    (last, now), (first, least) = windows[-1], min(windows, key=lambda window: window[1])
-    if now - least <= limits.loss_rise:
+    now, _, least, _ = known
+    if now.value - least.value <= limits.loss_rise:
         return None
     return Finding(
         name="LossDiverging",
-        evidence=f"mean |loss| of {span(last, limits)} is {now:.3g}, of {span(first, limits)} it was {least:.3g};"
+        evidence=f"mean |loss| of {span(now, limits)} is {now.value:.3g}, of {span(least, limits)} it was"
+        f" {least.value:.3g};"
         f" watch.lossRise {limits.loss_rise:g}",
         advice="Lower the learning rate, or lengthen the warm-up. Check the data of these steps.",
     )
 
 
-def non_finite(steps: Steps, limits: Watch) -> Finding | None:
+def non_finite(past: Past, limits: Watch) -> Finding | None:
     """Optimizer steps were skipped. By default one is enough, so this does not wait for a full window."""
-    recent = steps[-limits.window :]
+    recent = past.recent[-limits.window :]
     faulty = [step for step in recent if step.skipped]
     if sum(step.skipped for step in faulty) <= limits.non_finite:
         return None
@@ -195,7 +199,7 @@ def non_finite(steps: Steps, limits: Watch) -> Finding | None:
         name="NonFinite",
         evidence=f"optimizer steps of steps {recent[0].step} to {recent[-1].step} that were skipped because a gradient"
         f" was not finite: {sum(step.skipped for step in faulty)}, the first in step {faulty[0].step}, the last in step"
-        f" {faulty[-1].step}; {sum(step.skipped for step in steps)} in the whole run; watch.nonFinite"
+        f" {faulty[-1].step}; {past.skipped} in the whole run; watch.nonFinite"
         f" {limits.non_finite}",
         advice="Check the step's samples (debug.dumpRollouts keeps them), and loss and gradient norm before it. Lower"
         " the learning rate or lengthen the warm-up. Above training.optimizer.maxSkippedSteps the run fails.",
@@ -271,20 +275,19 @@ def engine_imbalance(steps: Steps, limits: Watch) -> Finding | None:
     )
 
 
-def expert_collapse(steps: Steps, limits: Watch) -> Finding | None:
+def expert_collapse(past: Past, limits: Watch) -> Finding | None:
     """The routers send ever more tokens to the same experts."""
-    windows = list(means(steps, limits.window, lambda step: step.expert_load))
-    if len(windows) < 2:
+    known, entropies = past.windows["expert_load"].past, past.windows["router_entropy"].past
+    if known is None or entropies is None:
         return None
-    (_, before), (last, now) = windows[0], windows[-1]
-    if now <= limits.expert_load * before:
+    now, before, _, _ = known
+    if now.value <= limits.expert_load * before.value:
         return None
-    entropies = list(means(steps, limits.window, lambda step: step.router_entropy))
     return Finding(
         name="ExpertCollapse",
         evidence="load of the busiest expert (1: all experts of its layer get equally many tokens) of"
-        f" {span(last, limits)} is {now:.3g}, of the first {limits.window} steps it was {before:.3g}; the routers'"
-        f" entropy is {entropies[-1][1]:.3g} nats and was {entropies[0][1]:.3g};"
+        f" {span(now, limits)} is {now.value:.3g}, of the first {limits.window} steps it was {before.value:.3g}; the"
+        f" routers' entropy is {entropies[0].value:.3g} nats and was {entropies[1].value:.3g};"
         f" watch.expertLoad {limits.expert_load:g}",
         advice="Few experts do the work, and the ranks that hold the others wait. Set training.experts.balanceLoss, for"
         " example to 0.001, or biasUpdateRate if the routers have a bias, or lower the learning rate.",
@@ -334,34 +337,36 @@ def staleness(steps: Steps, limits: Watch, bounds: Bounds) -> Finding | None:
 def data_wait(steps: Steps, limits: Watch, bounds: Bounds) -> Finding | None:
     """The learner is idle because it waits for samples."""
     recent = steps[-limits.window :]
-    windows = list(means(recent, limits.window, lambda step: step.data_wait))
-    if not windows or windows[-1][1] <= bounds.data_wait:
+    last = mean(recent, limits.window, lambda step: step.data_wait)
+    if last is None or last.value <= bounds.data_wait:
         return None
-    last, share = windows[-1]
     waited = fmean(step.data_wait_seconds for step in recent)
     trained = fmean(step.phase_seconds.get("train", 0.0) for step in recent)
     return Finding(
         name="DataWait",
-        evidence=f"share of {span(last, limits)} for which the learner waited for samples is {share:.3g}: {waited:.3g}"
-        f" s of a step, in which it trained for {trained:.3g} s; watch.dataWait {bounds.data_wait:g}",
+        evidence=f"share of {span(last, limits)} for which the learner waited for samples is {last.value:.3g}:"
+        f" {waited:.3g} s of a step, in which it trained for {trained:.3g} s; watch.dataWait {bounds.data_wait:g}",
         advice="Engines are slower than the learner. Use more rollout.engines, move GPUs from the learner to engines,"
         " or sample shorter or fewer responses. If they share GPUs, use rollout.async; if single responses are long,"
         " rollout.async.partial.",
     )
 
 
-DETECTORS: tuple[Callable[[Steps, Watch], Finding | None], ...] = (
+OF_THE_WHOLE_RUN: tuple[Callable[[Past, Watch], Finding | None], ...] = (
     reward_collapse,
     entropy_collapse,
-    gradient_spike,
     loss_diverging,
     non_finite,
+    expert_collapse,
+)
+DETECTORS: tuple[Callable[[Steps, Watch], Finding | None], ...] = (
+    gradient_spike,
     truncation,
     repetition,
     no_signal,
     engine_imbalance,
-    expert_collapse,
 )
+"""of the last steps: a window, and one more"""
 BOUNDED: tuple[Callable[[Steps, Watch, Bounds], Finding | None], ...] = (
     throttled,
     disagreement,
@@ -381,24 +386,19 @@ def above(
     advice: str,
 ) -> Finding | None:
     """Return a finding if the mean over the last window is above its limit."""
-    windows = list(means(steps[-limits.window :], limits.window, value))
-    if not windows or windows[-1][1] <= limit:
+    now = mean(steps[-limits.window :], limits.window, value)
+    if now is None or now.value <= limit:
         return None
-    last, now = windows[-1]
     return Finding(
-        name=name, evidence=f"{what} of {span(last, limits)} is {now:.3g}; {field_name} {limit:g}", advice=advice
+        name=name, evidence=f"{what} of {span(now, limits)} is {now.value:.3g}; {field_name} {limit:g}", advice=advice
     )
 
 
-def means(steps: Steps, window: int, value: Callable[[StepRecord], float | None]) -> Iterator[tuple[StepRecord, float]]:
-    """Yield the last step and the mean of each full window of steps that have the value; windows do not overlap.
-
-    Windows are counted back from the last step, so the newest is always full.
-    """
-    measured = [(step, number) for step in steps if (number := value(step)) is not None]
-    for end in range(len(measured) % window + window, len(measured) + 1, window):
-        yield measured[end - 1][0], fmean(number for _, number in measured[end - window : end])
+def mean(recent: Steps, window: int, value: Callable[[StepRecord], float | None]) -> Mean | None:
+    """Return the mean of a window of steps; None: not all of them have the value."""
+    numbers = [number for step in recent if (number := value(step)) is not None]
+    return Mean(recent[-1].step, fmean(numbers)) if len(numbers) == window else None
 
 
-def span(last: StepRecord, limits: Watch) -> str:
+def span(last: Mean | StepRecord, limits: Watch) -> str:
     return f"{limits.window} steps to {last.step}" if limits.window > 1 else f"step {last.step}"

@@ -15,6 +15,7 @@ from rljob_trainer.gpu_metrics import GpuUse
 from rljob_trainer.reporting.events import read_events
 from rljob_trainer.reporting.first_step import MEAN_LIMIT
 from rljob_trainer.reporting.measurements import repeated, spread
+from rljob_trainer.reporting.past import past_of
 from rljob_trainer.reporting.reading.history import read_history
 from rljob_trainer.reporting.reading.html import render
 from rljob_trainer.reporting.records import FindingRecord, StepRecord
@@ -60,7 +61,7 @@ def run(length: int, change: Callable[[int], dict[str, Any]] = lambda step: {}) 
 
 
 def names(steps: list[StepRecord], limits: Watch = LIMITS) -> list[str]:
-    return [finding.name for finding in findings(steps, limits, BOUNDS)]
+    return [finding.name for finding in findings(past_of(steps, limits.window), limits, BOUNDS)]
 
 
 def after(step: int, **values: Any) -> Callable[[int], dict[str, Any]]:
@@ -194,7 +195,7 @@ EVIDENCE = {
 
 @pytest.mark.parametrize("name", EVIDENCE)
 def test_the_evidence_has_the_numbers_the_steps_and_the_limit(name: str):
-    (found,) = findings(run(100, ILLS[name]), LIMITS, BOUNDS)
+    (found,) = findings(past_of(run(100, ILLS[name]), LIMITS.window), LIMITS, BOUNDS)
     assert found.evidence == EVIDENCE[name]
 
 
@@ -206,14 +207,14 @@ def test_a_skipped_step_is_reported_at_once_however_young_the_run_and_until_the_
 
 def test_skipped_steps_of_the_window_are_counted_together():
     steps = run(30, lambda step: {"skipped": 2 * (step in (11, 20, 24))})
-    found = findings(steps[:24], LIMITS.model_copy(update={"non_finite": 3}), BOUNDS)
+    found = findings(past_of(steps[:24], LIMITS.window), LIMITS.model_copy(update={"non_finite": 3}), BOUNDS)
     assert "finite: 4, the first in step 20, the last in step 24; 6 in the whole run" in found[0].evidence
     assert names(steps, LIMITS.model_copy(update={"non_finite": 4})) == []
 
 
 def test_the_mean_age_of_tokens_has_a_limit_of_its_own_if_the_manifest_gives_one():
     steps, limit = run(100, after(90, staleness=1.9)), LIMITS.model_copy(update={"staleness": 1.8})
-    (found,) = findings(steps, limit, BOUNDS)
+    (found,) = findings(past_of(steps, LIMITS.window), limit, BOUNDS)
     assert found.evidence == (
         "mean age of the weights that made the response tokens [steps] of 10 steps to 100 is 1.9; watch.staleness 1.8"
     )
@@ -371,8 +372,10 @@ def test_every_finding_with_a_limit_of_means_has_a_tolerance():
 
 def test_what_never_stood_does_not_begin_at_the_limit_of_its_end():
     near = run(100, after(60, truncated=0.47))
-    assert [found.name for found in held({"Truncation"}, near, LIMITS, BOUNDS)] == ["Truncation"]
-    assert held({"Repetition"}, near, LIMITS, BOUNDS) == ()
+    assert [found.name for found in held({"Truncation"}, past_of(near, LIMITS.window), LIMITS, BOUNDS)] == [
+        "Truncation"
+    ]
+    assert held({"Repetition"}, past_of(near, LIMITS.window), LIMITS, BOUNDS) == ()
 
 
 def test_a_value_that_stays_at_its_limit_is_reported_once():
