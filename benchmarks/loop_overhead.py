@@ -217,6 +217,8 @@ class NoCheckpoints:
 
     def check(self) -> None: ...
 
+    def settle(self) -> None: ...
+
     def save(self, step: int) -> Path:
         return self.directory
 

@@ -23,6 +23,7 @@ from rljob_api.reading.manifest import load
 from rljob_api.sections import RLJob
 from rljob_trainer import preflight
 from rljob_trainer.assembly.build import build
+from rljob_trainer.assembly.regrouping import OF_LOST_RANKS
 from rljob_trainer.assembly.run import Run
 from rljob_trainer.assembly.serving import LOCAL, Address
 from rljob_trainer.loop import train
@@ -150,13 +151,26 @@ def _log_to(file: Path | None) -> None:
 
 
 def _finish(run: Run) -> Exit:
+    while True:
+        try:
+            finished = train(run.parts, run.first, run.steps)
+        except OF_LOST_RANKS as error:
+            run = _again(run, error)
+        except Exception as error:
+            run.fail(error)
+            raise
+        else:
+            run.finish(finished)
+            return Exit.OK if finished else Exit.PREEMPTED
+
+
+def _again(run: Run, error: Exception) -> Run:
+    """Return the run with new ranks of the learner. Raises the error, reported, if they do not help."""
     try:
-        finished = train(run.parts, run.first, run.steps)
-    except Exception as error:
-        run.fail(error)
+        return run.again(error)
+    except Exception as last:
+        run.fail(last)
         raise
-    run.finish(finished)
-    return Exit.OK if finished else Exit.PREEMPTED
 
 
 def _parser() -> argparse.ArgumentParser:

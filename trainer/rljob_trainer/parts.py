@@ -63,6 +63,9 @@ class Checkpoints(Protocol):
     def check(self) -> None:
         """Raise what the writing of a checkpoint has raised meanwhile."""
 
+    def settle(self) -> None:
+        """Return when nothing is written any more, whatever came of it."""
+
     def save(self, step: int) -> Path:
         """Save the state after `step` steps; it is complete when this returns."""
 

@@ -198,13 +198,13 @@ class _DriverSupervision:
         if self._status is None or signs_of_life(status) != signs_of_life(self._status):
             # Our own clock, not the driver's heartbeat: the two need not agree.
             self._beat_at = self._clock()
-        begun_now = self._status is None or self._status.began is None
+        begun_before = self._status.began if self._status else None
         failed_now = status.state is RunState.FAILED and (
             self._status is None or self._status.state is not status.state
         )
         self._status = status
         self._display.update(status)
-        if begun_now and status.began:
+        if status.began and status.began != begun_before:
             self._display.note(status.began)
         if failed_now and status.exit_reason:
             self._display.note(status.exit_reason)

@@ -22,13 +22,14 @@ from rljob_trainer.assembly.decorators import Core, decorated, decorators
 from rljob_trainer.assembly.downloads import with_local_files
 from rljob_trainer.assembly.engine_gpus import require_kept_weights
 from rljob_trainer.assembly.foundation import Foundation, lay, report_start, track
-from rljob_trainer.assembly.material import gather
+from rljob_trainer.assembly.material import begun_again, gather
 from rljob_trainer.assembly.mode import mode_of
+from rljob_trainer.assembly.regrouping import Regrouping
 from rljob_trainer.assembly.run import Run
 from rljob_trainer.assembly.serving import Address, served
 from rljob_trainer.assembly.settings import cadence, first_round, lead
 from rljob_trainer.assembly.stages import Learning, Material, Sampling
-from rljob_trainer.assembly.watchers import start_watchers
+from rljob_trainer.assembly.watchers import start_watchers, watch_learner
 from rljob_trainer.control.server import ControlServer
 from rljob_trainer.control.status_store import StatusStore
 from rljob_trainer.data.hub import hub_of
@@ -53,12 +54,12 @@ from rljob_trainer.rundir.checkpoints import (
     step_of,
 )
 from rljob_trainer.rundir.fence import Fence
-from rljob_trainer.rundir.resume import begin, damaged
+from rljob_trainer.rundir.resume import Start, begin, damaged
 from rljob_trainer.rundir.retries import Patience, StorageError
 
 Resume = Callable[[Learning], None]
 """lets a learner continue from the checkpoint of an earlier attempt, if there is one"""
-Start = Callable[
+Starting = Callable[
     [Callable[[], Sampling], Callable[[], Learning], Resume, Callable[[], None]], tuple[Sampling, Learning]
 ]
 PLACEMENT_S = 600.0
@@ -101,22 +102,40 @@ def _run(foundation: Foundation, server: ControlServer, found: Found | None) -> 
     spec, orders = foundation.spec, foundation.orders
     mode = mode_of(spec)
     model = _connect_ray(foundation)
-    material = gather(foundation, mode.source, model, found)
+    of_learner = replace(foundation, stack=ExitStack())
+    foundation.stack.callback(of_learner.stack.close)  # of a start that fails
+    material = gather(foundation, of_learner, mode.source, model, found)
     slots = placement.reserve(foundation.topology, spec.runtime.device, PLACEMENT_S)
     require_kept_weights(spec, foundation.topology, slots)
     foundation.status_store.beat()
     start = start_learner_first if spec.learner_leaves else start_at_once
     sampling, learning = start(
         partial(material.source.start, material, slots),
-        partial(mode.start_learning, foundation, material, slots),
+        partial(mode.start_learning, of_learner, material, slots),
         partial(_resumed, foundation, material),
         foundation.status_store.beat,
     )
-    updater = start_watchers(foundation, sampling, learning.group, server)
-    parts = _parts(foundation, material, sampling, learning)
+    foundation.stack.callback(of_learner.stack.close)  # before engines end
+    updater = start_watchers(foundation, sampling, server)
+
+    def begin_again(at: Start) -> Run:
+        again = begun_again(of_learner, material, at.found)
+        learns = mode.start_learning(of_learner, again, slots)
+        _resumed(foundation, again, learns)
+        foundation.status_store.beat()
+        return ready(again, learns)
+
+    regrouping = Regrouping(of_learner, sampling, slots, begin_again)
+
+    def ready(material: Material, learning: Learning) -> Run:
+        watch_learner(of_learner, learning.group)
+        parts = _parts(of_learner, material, sampling.of(of_learner, material), learning)
+        return Run(parts, material.first, spec.training.steps, foundation, learning.group, updater, regrouping)
+
+    run = ready(material, learning)
     if not orders.requested:
         foundation.status_store.update(state=control.RunState.RUNNING, scale=scale_at_start(spec))
-    return Run(parts, material.first, spec.training.steps, foundation, learning.group, updater)
+    return run
 
 
 def start_at_once(

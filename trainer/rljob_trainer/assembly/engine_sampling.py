@@ -1,8 +1,9 @@
 """Samples made by engines and judged by rewards: with training, or alone (`spec.debug.rolloutOnly`)."""
 
+import logging
 import math
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -37,6 +38,8 @@ from rljob_trainer.rollouts.synchronous import SyncRollouts
 from rljob_trainer.sync.gated_weights import GatedWeights
 from rljob_trainer.sync.publisher import Publisher
 from rljob_trainer.sync.weights import EngineWeights
+
+log = logging.getLogger(__name__)
 
 START_MARGIN_S = 60.0
 """beside the time that the manifest gives engines to start: for the router [s]"""
@@ -104,6 +107,20 @@ class EngineSampling:
         """Return what restarts the router and the gateways when they end."""
         gateways = () if self.agents is None else (self.agents.agents.gateways.keep(),)
         return (self.fleet.router.keep(self.fleet.pool.serving_urls), *gateways)
+
+    def of(self, foundation: Foundation, material: Material) -> "EngineSampling":
+        """Return it with what lasts as long as one learner; engines, rewards and agents last longer."""
+        return replace(self, foundation=foundation, material=material)
+
+    def learner_is_gone(self) -> None:
+        """Have engines leave their group with it, and get no weights until there is another learner."""
+        publisher, self.fleet.catch_up.publisher = self.fleet.catch_up.publisher, None
+        if publisher is None:
+            return
+        try:
+            self.foundation.background.run(publisher.forget(self.fleet.pool.answering()), publisher.timeout_s)
+        except TimeoutError:  # an engine that does not let go is noticed at the next publication
+            log.warning("action=forget_learner outcome=late")
 
     def sampled(self, scheduler: PromptScheduler, learning: Learning) -> Sampled:
         """Publish the first weights; return rollouts, rewards, weights and evaluation."""

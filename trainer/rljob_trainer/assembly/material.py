@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from rljob_api.sections import Spec
@@ -31,9 +32,12 @@ Prepare = Callable[[Foundation, Path, Dataset], Source]
 """reads and checks what a mode needs to get samples"""
 
 
-def gather(foundation: Foundation, prepare: Prepare, model: Path, found: Found | None) -> Material:
+def gather(
+    foundation: Foundation, of_learner: Foundation, prepare: Prepare, model: Path, found: Found | None
+) -> Material:
     """Read everything that the run works on, and go back in journal and dumps to the checkpoint in `found`.
 
+    The stack of `of_learner` ends what lasts as long as one learner.
     Raises DataError, RewardError, GenerateError, AlgorithmError, CheckpointError, JournalError, DumpError.
     """
     spec = foundation.spec
@@ -45,7 +49,7 @@ def gather(foundation: Foundation, prepare: Prepare, model: Path, found: Found |
         raise CheckpointError(f"{found.path}: spec.debug.rolloutOnly starts no learner to load it; {ANEW}")
     if found:
         check_resumable(found.path, found.checkpoint, fingerprint, spec.training.precision.value)
-    stream, journal = _stream(foundation, data, found)
+    stream, journal = _stream(of_learner, data, found)
     foundation.status_store.beat()
     made = made_by(spec, fingerprint, stream.fingerprint)
     return Material(
@@ -61,6 +65,20 @@ def gather(foundation: Foundation, prepare: Prepare, model: Path, found: Found |
         made=made,
         resume=found,
     )
+
+
+def begun_again(foundation: Foundation, material: Material, found: Found | None) -> Material:
+    """Return the same material at the checkpoint in `found`: journal and dumps go back to it.
+
+    Raises CheckpointError, JournalError, DumpError.
+    """
+    spec = foundation.spec
+    if found:
+        check_resumable(found.path, found.checkpoint, material.fingerprint, spec.training.precision.value)
+    stream, journal = _stream(foundation, material.data, found)
+    first = found.checkpoint.step if found else 0
+    dump = _dump(spec, foundation.directory, first, material.made, foundation.patience)
+    return replace(material, stream=stream, journal=journal, dump=dump, resume=found)
 
 
 def check_resumable(path: Path, saved: Checkpoint, model: str, precision: str) -> None:

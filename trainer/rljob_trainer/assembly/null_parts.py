@@ -52,6 +52,9 @@ class NoCheckpoints:
     def check(self) -> None:
         """Nothing is written."""
 
+    def settle(self) -> None:
+        """Nothing is written."""
+
     def save(self, step: int) -> Path:
         """Return where the run's files are."""
         return self.directory

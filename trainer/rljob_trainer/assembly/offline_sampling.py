@@ -1,7 +1,7 @@
 """Samples that are read instead of made: the data's own responses, or rollouts of an earlier run. No engine runs."""
 
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rljob_api.control import EngineStatus
@@ -37,6 +37,9 @@ class NoFleet:
         """Watch nothing."""
         return ()
 
+    def learner_is_gone(self) -> None:
+        """Nothing knows a learner."""
+
 
 @dataclass(frozen=True, slots=True)
 class RecordedSource:
@@ -60,6 +63,10 @@ class RecordedSampling(NoFleet):
 
     foundation: Foundation
     material: Material
+
+    def of(self, foundation: Foundation, material: Material) -> "RecordedSampling":
+        """Return it with what lasts as long as one learner."""
+        return replace(self, foundation=foundation, material=material)
 
     def sampled(self, scheduler: PromptScheduler, learning: Learning) -> Sampled:
         """Return recorded rollouts and rewards; no accuracy is measured."""
@@ -92,6 +99,10 @@ class ResponseSampling(NoFleet):
     foundation: Foundation
     material: Material
     responses: MadeOfRows[SftResponse]
+
+    def of(self, foundation: Foundation, material: Material) -> "ResponseSampling":
+        """Return it with what lasts as long as one learner."""
+        return replace(self, foundation=foundation, material=material)
 
     def sampled(self, scheduler: PromptScheduler, learning: Learning) -> Sampled:
         """Return the data's responses, unjudged; held-out rows measure the learner's perplexity."""

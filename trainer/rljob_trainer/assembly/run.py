@@ -1,6 +1,7 @@
 """A run that is ready for its loop, and how it ends: what the driver calls once everything has started."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rljob_api import control
@@ -24,10 +25,16 @@ class Run:
     foundation: Foundation
     learner: LearnerGroup
     updater: StatusUpdater
+    regrouping: "Callable[[Run, Exception], Run]"
+    """begins again with new ranks of the learner; raises the error where that is impossible"""
 
     @property
     def orders(self) -> OrderBook:
         return self.foundation.orders
+
+    def again(self, error: Exception) -> "Run":
+        """Return the run with a learner that can go on after the error that ended the loop. Raises the error."""
+        return self.regrouping(self, error)
 
     def finish(self, finished: bool) -> None:
         """Export the weights and write the report; `finished`: all steps were taken."""

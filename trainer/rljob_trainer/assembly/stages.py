@@ -11,6 +11,7 @@ from typing import Protocol
 
 from rljob_api.control import EngineStatus
 from rljob_trainer.algorithms.algorithm import Algorithm
+from rljob_trainer.assembly.foundation import Foundation
 from rljob_trainer.batches.token_values import SharedGpus
 from rljob_trainer.data.dataset import Dataset
 from rljob_trainer.data.prompt_scheduler import PromptScheduler
@@ -59,8 +60,14 @@ class Sampling(Protocol):
     def watchers(self) -> Sequence[Awaitable[None]]:
         """Return what must run beside the loop."""
 
+    def of(self, foundation: Foundation, material: "Material") -> "Sampling":
+        """Return it for a learner that begins, with what lasts as long as that one."""
+
     def sampled(self, scheduler: PromptScheduler, learning: Learning) -> Sampled:
         """Return the loop's parts that make or read samples; engines hold the first weights then."""
+
+    def learner_is_gone(self) -> None:
+        """Have engines forget a learner whose ranks are gone."""
 
 
 class Source(Protocol):

@@ -25,10 +25,8 @@ STACKS_S = 5.0
 """longest wait for the stacks of the ranks [s]"""
 
 
-def start_watchers(
-    foundation: Foundation, sampling: Sampling, learner: LearnerGroup, server: ControlServer
-) -> StatusUpdater:
-    """Start all watchers; return the one that updates the status."""
+def start_watchers(foundation: Foundation, sampling: Sampling, server: ControlServer) -> StatusUpdater:
+    """Start all watchers but that of the learner; return the one that updates the status."""
     store, report = foundation.status_store, foundation.report
     report.with_losses(foundation.losses.lost)
     updater = StatusUpdater(
@@ -37,18 +35,20 @@ def start_watchers(
     recovery = FallbackRecovery(
         store, foundation.orders, server.attendance, foundation.spec.recovery, leave=_end_process
     )
-    stalls = StallWatch(store, foundation.spec.recovery, foundation.directory, lambda: learner.stacks(STACKS_S))
-    works: Sequence[Awaitable[None]] = (
-        updater.run(),
-        recovery.run(),
-        stalls.run(),
-        *sampling.watchers(),
-        *_gpus(foundation),
-    )
-    for work in works:
-        task = foundation.background.submit(_until_cancelled(work))
-        foundation.stack.callback(task.cancel)
+    for work in (updater.run(), recovery.run(), *sampling.watchers(), *_gpus(foundation)):
+        _start(foundation, work)
     return updater
+
+
+def watch_learner(foundation: Foundation, learner: LearnerGroup) -> None:
+    """Start the watcher that writes the stacks of a loop that stands still, with those of the learner's ranks."""
+    store, recovery = foundation.status_store, foundation.spec.recovery
+    _start(foundation, StallWatch(store, recovery, foundation.directory, lambda: learner.stacks(STACKS_S)).run())
+
+
+def _start(foundation: Foundation, work: Awaitable[None]) -> None:
+    task = foundation.background.submit(_until_cancelled(work))
+    foundation.stack.callback(task.cancel)
 
 
 def _gpus(foundation: Foundation) -> Sequence[Awaitable[None]]:
@@ -59,7 +59,7 @@ def _gpus(foundation: Foundation) -> Sequence[Awaitable[None]]:
     local = RAY_ADDRESS not in foundation.environ
     nodes = RayNodes(foundation.environ.get("CUDA_VISIBLE_DEVICES") if local else None)
     foundation.stack.callback(nodes.stop)
-    monitor = GpuMonitor(nodes, foundation.report.gpu_fault)
+    monitor = GpuMonitor(nodes, foundation.report.machine_fault)
     foundation.report.with_gpus(monitor.take)
     return (monitor.run(),)
 

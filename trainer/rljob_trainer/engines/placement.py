@@ -20,7 +20,12 @@ from typing import Any
 
 import ray
 from ray._private import ray_constants
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.placement_group import (
+    PlacementGroup,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rljob_api.errors import RunError
@@ -93,6 +98,11 @@ class Slots:
     def options(self, slot: Slot) -> dict[str, Any]:
         """Return the Ray actor options of a process that sits on this slot."""
         return actor_options(self.places[slot], self.resource)
+
+    def are_reserved(self, slots: Iterable[Slot]) -> bool:
+        """Return whether Ray still has these slots: it gives them up when it notices that their machine is gone."""
+        groups = {id(group): group for slot in slots if (group := self.places[slot].group) is not None}
+        return all(placement_group_table(group)["state"] == "CREATED" for group in groups.values())
 
     def visible_devices(self, slots: Iterable[Slot]) -> dict[str, str]:
         """Return the environment of a process on several slots of one machine: Ray only sets the first slot's."""

@@ -156,6 +156,10 @@ class EnginePool:
         assert publication is not None, "publish always publishes"
         return publication
 
+    def answering(self) -> list[EngineClient]:
+        """Return the clients of the engines that answer, in service or not."""
+        return [self._client(engine) for engine in self._engines.values() if _answers(engine)]
+
     def restart(self, name: str, generation: int) -> None:
         """Order that engine `name` be started anew as `generation`; an order that has been followed is harmless."""
         engine = self._engines[name]

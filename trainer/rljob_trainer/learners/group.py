@@ -221,6 +221,13 @@ class LearnerGroup:
         if self._lost is not None:
             raise self._lost
 
+    def lost(self, within_s: float) -> bool:
+        """Return whether the process of a rank is gone, or is seen to be within a time [s]."""
+        deadline = time.monotonic() + within_s
+        while self._lost is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return self._lost is not None
+
     def stop(self) -> None:
         """End all ranks at once."""
         for host in self._hosts:

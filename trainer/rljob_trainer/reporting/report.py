@@ -8,7 +8,8 @@ driver ─ end ────────────┘              ├─► Pr
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -64,20 +65,22 @@ class Report:
         job: RLJob,
         phases: Phases,
         now: Callable[[], float],
-        progress: ProgressHolder,
         metrics: Metrics,
         watching: AnomalyMonitor,
-        files: Sequence[Sink],
+        files: "RunFiles",
     ) -> None:
         self._job = job
         self._steps = job.spec.training.steps
         self._step = 0
         self._phases = phases
         self._now = now
-        self._progress = progress
+        self._progress = ProgressHolder()
         self._metrics = metrics
         self._watching = watching
-        self._sinks: tuple[Sink, ...] = (*files, metrics, progress)
+        self._files = files
+        self._sinks: tuple[Sink, ...] = (metrics,)
+        self._opened: Sequence[Sink] = ()
+        """the first of the sinks: those that know all steps, and begin anew with each start"""
         self._gpus: Callable[[], Mapping[str, GpuUse]] = dict
         self._lost: Callable[[], LostMetrics] = LostMetrics
         self._lock = threading.Lock()
@@ -111,8 +114,25 @@ class Report:
         """Return content type and body of the Prometheus endpoint."""
         return self._metrics.render()
 
-    def run(self, attempt: int, resumed_from: int, lost: Lost) -> None:
-        """Report that the driver started, and the step that it resumes from."""
+    def run(self, attempt: int, resumed_from: int) -> None:
+        """Report that the driver starts, or starts again in the same process, and the step that it resumes from.
+
+        Records of later steps are dropped, because those steps are repeated. The others fill the progress.
+        """
+        begun, given_up, progress = bool(self._opened), self._phases.lap(), ProgressHolder()
+        with self._lock:
+            for sink in self._opened:
+                sink.close()
+            lost = self._files.rewound(resumed_from)
+            for record in self._files.records():
+                progress.record(record)
+                if not begun:
+                    self._note(record)
+            others = self._sinks[len(self._opened) :]
+            self._opened, self._progress = (*self._files.opened(resumed_from), progress), progress
+            self._sinks = (*self._opened, *others)
+        if begun:  # the step that was under way is lost, too
+            lost, given_up = replace(lost, seconds=lost.seconds + sum(given_up.values())), {}
         self._step = resumed_from
         self._record(
             RunRecord(
@@ -128,7 +148,7 @@ class Report:
                 gpus=topology(self._job.spec).gpus,
                 gpus_per_engine=self._job.spec.rollout.gpus_per_engine,
                 manifest=self._job.model_dump(mode="json", by_alias=True, exclude_none=True),
-                phase_seconds=self._phases.lap(),
+                phase_seconds=given_up,
             )
         )
 
@@ -163,8 +183,8 @@ class Report:
         log.warning("action=watch finding=%s evidence=%r advice=%r", finding.name, finding.evidence, finding.advice)
         self._record(FindingRecord(**finding.model_dump(), time=self._now(), step=step))
 
-    def gpu_fault(self, finding: Finding) -> None:
-        """Report an error of a GPU at once; it stands until this driver ends."""
+    def machine_fault(self, finding: Finding) -> None:
+        """Report an error of a GPU or of a process at once; it stands until this driver ends."""
         self._watching.note(finding)
         self.found(finding, self._step)
 
@@ -249,6 +269,13 @@ class Report:
             for sink in sinks:
                 sink.close()
 
+    def _note(self, record: Record) -> None:
+        """Let what watches the run know a record of an earlier attempt, whose findings were reported then."""
+        if isinstance(record, StepRecord):
+            self._watching.after(record)
+        if isinstance(record, CheckpointRecord):
+            self._watching.saved(record.step)
+
     def _record(self, record: Record) -> None:
         with self._lock:
             for sink in self._sinks:
@@ -258,43 +285,49 @@ class Report:
                     log.warning("action=record sink=%s outcome=lost reason=%s", type(sink).__name__, said(error))
 
 
+@dataclass(frozen=True, slots=True)
+class RunFiles:
+    """The files of a run's directory that have a record of each step."""
+
+    directory: Path
+    tensorboard: bool
+
+    def rewound(self, step: int) -> Lost:
+        """Drop what was recorded after a step; return the work that is lost with it."""
+        return rewind(self._events, step)
+
+    def records(self) -> Iterator[Record]:
+        """Yield what is recorded."""
+        return read_events(self._events) if self._events.exists() else iter(())
+
+    def opened(self, step: int) -> Sequence[Sink]:
+        """Open the files for what follows a step."""
+        events = EventLog(self._events)
+        return (events, TensorBoard(self.directory / TENSORBOARD, step)) if self.tensorboard else (events,)
+
+    @property
+    def _events(self) -> Path:
+        return self.directory / FILE_NAME
+
+
 def open_report(
     directory: Path, job: RLJob, phases: Phases, now: Callable[[], float], attempt: int, resumed_from: int
 ) -> Report:
     """Return the report of a run directory for a run that resumes from step `resumed_from`.
 
-    Later records of an earlier attempt are dropped, because those steps are repeated. The others fill the progress, so
-    that a restarted driver shows earlier rewards and accuracies.
+    A restarted driver shows rewards and accuracies of the attempts before it.
     """
-    events = directory / FILE_NAME
-    lost = rewind(events, resumed_from)
-    progress, watching = ProgressHolder(), anomaly_monitor(job.spec)
-    for record in read_events(events) if events.exists() else ():
-        progress.record(record)
-        if isinstance(record, StepRecord):
-            watching.after(record)  # its findings were reported at that time
-        if isinstance(record, CheckpointRecord):
-            watching.saved(record.step)
-    files: list[Sink] = [EventLog(events)]
-    if job.spec.runtime.tensorboard:
-        files.append(TensorBoard(directory / TENSORBOARD, resumed_from))
-    report = Report(
-        job,
+    metrics = Metrics(
         phases,
-        now,
-        progress,
-        Metrics(
-            phases,
-            topology(job.spec).gpus,
-            [part.name for part in job.spec.reward.judgings],
-            [each.name for each in job.spec.data.evaluation_sets],
-            lambda: progress.progress.goodput,
-            directory,
-        ),
-        watching,
-        files,
+        topology(job.spec).gpus,
+        [part.name for part in job.spec.reward.judgings],
+        [each.name for each in job.spec.data.evaluation_sets],
+        lambda: report.progress().goodput,
+        directory,
     )
-    report.run(attempt, resumed_from, lost)
+    files = RunFiles(directory, job.spec.runtime.tensorboard)
+    report = Report(job, phases, now, metrics, anomaly_monitor(job.spec), files)
+    report.run(attempt, resumed_from)
     return report
 
 

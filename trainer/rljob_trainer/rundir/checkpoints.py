@@ -219,6 +219,13 @@ class Checkpoints:
         log.info("action=save checkpoint=%s", writing.target)
         self.saved(writing.step, writing.target, self.clock() - writing.began)
 
+    def settle(self) -> None:
+        """Return when nothing is written any more, whatever came of it: the ranks are gone, or about to go."""
+        try:
+            self.finish()
+        except (RunError, OSError, MemoryError) as error:
+            log.warning("action=save outcome=given_up reason=%r", error)
+
     def save(self, step: int) -> Path:
         """Save the state after `step` steps; return its directory, complete. Raises StorageError."""
         self.begin(step)

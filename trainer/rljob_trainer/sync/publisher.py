@@ -32,6 +32,9 @@ class Transport(Protocol):
     async def transfer(self, engines: Sequence[EngineClient], timeout_s: float) -> Transfer:
         """Bring the learner's weights to all engines that do not fail. Raises TransferError."""
 
+    async def forget(self, engines: Sequence[EngineClient]) -> None:
+        """Have engines let go of what they share with a learner that is gone."""
+
 
 @dataclass
 class Publisher:
@@ -68,6 +71,12 @@ class Publisher:
             except TransferError as error:
                 log.error("action=catch_up engines=%d reason=%s", len(engines), error)
                 return None
+
+    async def forget(self, engines: Sequence[EngineClient]) -> None:
+        """The learner is gone: let engines go of it, as far as they answer. What they hold is published anew."""
+        async with self._lock:
+            self._ahead = True
+            await self.transport.forget(engines)
 
     async def learner_moves(self) -> None:
         """The learner's weights are about to change; returns when no transfer is reading them."""

@@ -202,8 +202,14 @@ class Broadcast:
         """Leave the group, if there is one; an engine that cannot will be asked to join another one anyway."""
         if not self._group_name:
             return
-        name, self._group_name, self._members = self._group_name, "", ()
         await self.learner.disconnect()
+        await self.forget(engines)
+
+    async def forget(self, engines: Sequence[EngineClient]) -> None:
+        """Have engines leave the group alone: its other members may be gone."""
+        name, self._group_name, self._members = self._group_name, "", ()
+        if not name:
+            return
         _, failures = await each({engine.name: engine.leave_group(name, PROBE_S) for engine in engines})
         for engine_name, reason in failures.items():
             log.info("engine=%s action=leave_group reason=%s", engine_name, reason)
@@ -223,6 +229,9 @@ class Disk:
         reads = {engine.name: engine.read_weights(str(self.directory), timeout_s) for engine in engines}
         digests, (_, failed) = await asyncio.gather(self.learner.written(), each(reads))
         return Transfer(digests, failed)
+
+    async def forget(self, engines: Sequence[EngineClient]) -> None:
+        """Engines hold nothing of the learner's."""
 
 
 @dataclass(frozen=True)
@@ -257,6 +266,9 @@ class Delta:
             received,
         )
         return Transfer(digests, failed)
+
+    async def forget(self, engines: Sequence[EngineClient]) -> None:
+        """Engines hold nothing of the learner's."""
 
     async def _receive(self, engine: EngineClient, files: WeightFiles, timeout_s: float) -> int:
         receiver = self.receivers[engine.name]
@@ -301,6 +313,9 @@ class Ipc:
             failed |= lost
             remaining = {name: engine for name, engine in remaining.items() if name not in lost}
         return Transfer(await self.learner.shared(), failed)
+
+    async def forget(self, engines: Sequence[EngineClient]) -> None:
+        """Engines hold nothing of the learner's."""
 
     async def _share(self, index: int, timeout_s: float) -> Sequence[str]:
         async with asyncio.timeout(timeout_s):

@@ -1,16 +1,18 @@
 """In which order engines and learner start: where they share GPUs in turns, engines measure what is free."""
 
+from contextlib import ExitStack
+from dataclasses import make_dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from rljob_trainer.assembly import build
-from rljob_trainer.assembly.build import Start, start_at_once, start_learner_first
+from rljob_trainer.assembly.build import Starting, start_at_once, start_learner_first
 from rljob_trainer.preflight import PreflightError
 
 
-def order(start: Start) -> list[str]:
+def order(start: Starting) -> list[str]:
     happened: list[str] = []
     group = SimpleNamespace(call=lambda method, weights: happened.append(f"{method.__name__} {weights}"))
     learning = cast(Any, SimpleNamespace(group=group))
@@ -46,7 +48,9 @@ def test_engines_start_on_gpus_that_the_learner_has_left() -> None:
 
 def test_nothing_starts_on_gpus_that_would_change_published_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     spec, topology, started = SimpleNamespace(learner_leaves=False, runtime=SimpleNamespace(device="Gpu")), "t", []
-    foundation = SimpleNamespace(spec=spec, topology=topology, orders=None)
+    foundation = make_dataclass("Foundation", ["spec", "topology", "orders", "stack"])(
+        spec, topology, None, ExitStack()
+    )
     source = SimpleNamespace(start=lambda *_: started.append("engines"))
     mode = SimpleNamespace(source=source, start_learning=lambda *_: started.append("learner"))
 

@@ -92,7 +92,7 @@ def test_a_fault_stands_until_the_end_and_is_in_the_events(tmp_path: Path):
     run.take(1)
     finding = xid_finding("a:0", "0000:5d:00", 79)
     assert finding is not None
-    run.report.gpu_fault(finding)
+    run.report.machine_fault(finding)
     run.take(2)
     assert run.report.findings() == (finding,)
     run.report.end("failed")
@@ -105,7 +105,7 @@ def test_the_driver_s_log_leads_the_diagnosis_of_the_attempt_to_the_gpu(
 ):
     finding = xid_finding("a:0", "0000:5d:00", 79)
     assert finding is not None
-    SyntheticRun(tmp_path).report.gpu_fault(finding)
+    SyntheticRun(tmp_path).report.machine_fault(finding)
     known = known_failure([scan("driver", caplog.text.encode())])
     assert (known and known.code) == "GpuLost"
 

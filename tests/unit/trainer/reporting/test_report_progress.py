@@ -1,10 +1,14 @@
 """How far a run is: the value that the status is made of."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from rljob_trainer.reporting.events import FILE_NAME, read_events
 from rljob_trainer.reporting.progress import HISTORY, eta_seconds
+from rljob_trainer.reporting.records import Record, RunRecord, Sink, StepRecord
 from support.trainer.synthetic_run import SyntheticRun
 
 LAP = {"rollout": 4.0, "train": 2.0}
@@ -40,6 +44,33 @@ def test_a_restarted_driver_shows_the_history_up_to_its_checkpoint(tmp_path: Pat
     assert (progress.step, progress.weight_version, progress.eta_seconds is None) == (3, None, False)
     assert progress.last_step_seconds == {}, "a supervisor would take it for a driver that has done steps"
     assert len(progress.accuracy_sampled) == 1
+
+
+def test_a_start_in_the_same_process_goes_back_and_counts_the_step_under_way_as_lost(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path)
+    heard: list[Record] = []
+    run.report.also_to(cast(Sink, SimpleNamespace(record=heard.append, close=lambda: None)))
+    run.evaluate(0)
+    for step in range(1, 6):
+        run.take(step)
+    rewards = run.report.progress().rewards
+    spent = sum(record.seconds for record in heard if isinstance(record, StepRecord) and record.step > 3)
+    with run.phases.measure("rollout"):
+        run.clock.now += 20.0
+    run.report.run(attempt=1, resumed_from=3)
+
+    assert (run.report.progress().step, run.report.progress().rewards) == (3, rewards[:3])
+    begun = heard[-1]
+    assert isinstance(begun, RunRecord) and (begun.step, begun.lost_steps, begun.phase_seconds) == (3, 2, {})
+    assert begun.lost_seconds == pytest.approx(spent + 20.0, abs=0.1)
+    run.take(4)
+    recorded = [record for record in read_events(tmp_path / FILE_NAME) if isinstance(record, StepRecord)]
+    assert [record.step for record in recorded] == [1, 2, 3, 4], "each step once"
+    assert len([record for record in heard if isinstance(record, StepRecord)]) == 6, "a sink from outside goes on"
+    goodput = run.report.progress().goodput
+    assert goodput is not None
+    assert sum(goodput.seconds.values()) == pytest.approx(goodput.wall_seconds, rel=0.01)
+    assert goodput.seconds["redone"] == pytest.approx(begun.lost_seconds, rel=0.01)
 
 
 def test_the_estimate_is_the_median_step_times_the_steps_left() -> None:

@@ -137,6 +137,18 @@ def test_what_the_writing_raised_is_raised_by_what_comes_next(tmp_path, hears):
     assert newest(tmp_path) is None
 
 
+def test_who_begins_again_waits_for_the_writing_and_does_not_hear_what_it_raised(tmp_path):
+    store = checkpoints(tmp_path)
+    store.begin(10)
+    store.settle()
+    assert newest(tmp_path).checkpoint.step == 10
+    store.learner.dies = True
+    store.beside = at_once
+    store.begin(20)
+    store.settle(), store.settle()
+    assert newest(tmp_path).checkpoint.step == 10
+
+
 def test_a_look_raises_what_the_writing_raised(tmp_path):
     store = checkpoints(tmp_path)
     store.learner.dies = True

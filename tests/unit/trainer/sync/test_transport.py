@@ -157,6 +157,16 @@ def test_the_members_meet_again_when_there_are_fewer() -> None:
     assert (learner.left, engines[0].left) == (1, [(first, 5.0)])
 
 
+def test_engines_leave_a_group_whose_learner_is_gone_and_nobody_asks_the_learner() -> None:
+    learner, engine = FakeLearner(), FakeEngine("a")
+    transport = broadcast(learner)
+    virtual_time.run(transport.forget(cast(Any, [engine])))
+    assert engine.left == [], "there was no group yet"
+    transfer(transport, engine)
+    virtual_time.run(transport.forget(cast(Any, [engine])))
+    assert (learner.left, engine.left) == (0, [(learner.met[0][3], 5.0)])
+
+
 def test_every_engine_is_notified_of_what_comes_bucket_by_bucket() -> None:
     learner, engine = FakeLearner(), FakeEngine("a")
     transfer(broadcast(learner, bucket_bytes=52), engine)
