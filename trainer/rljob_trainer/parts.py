@@ -64,7 +64,7 @@ class Checkpoints(Protocol):
         """Raise what the writing of a checkpoint has raised meanwhile."""
 
     def settle(self) -> None:
-        """Return when nothing is written any more, whatever came of it."""
+        """Return when nothing is written any more, also after an error."""
 
     def save(self, step: int) -> Path:
         """Save the state after `step` steps; it is complete when this returns."""

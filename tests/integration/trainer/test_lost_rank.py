@@ -89,8 +89,8 @@ def test_new_ranks_go_on_at_the_newest_checkpoint_beside_the_same_engines(
     assert max(record["logprob_mismatch"] for record in run.records("step")) < 1e-4, "engines have the new weights"
     assert run.records("engine") == [], "no engine was taken out of service"
     (found,) = [record for record in run.records("finding") if record["name"] == "LostRank"]
-    assert "learner rank" in found["evidence"] and "engines went on" in found["evidence"]
-    assert "goes on with new ranks of the learner" in run.output
+    assert "learner rank" in found["evidence"] and "engines continued" in found["evidence"]
+    assert "continues with new ranks of the learner" in run.output
     history = read_history(run.run_directory)
     assert sum(history.parts.values()) == pytest.approx(history.seconds, rel=0.01), "every second has its part"
     assert history.parts["redone"] >= again["lost_seconds"] > 0.0

@@ -1,7 +1,7 @@
-"""Goes on after a rank of the learner is gone, with new ranks: this process, Ray, router and engines stay.
+"""Continues after a rank of the learner is gone, with new ranks: this process, Ray, router and engines stay.
 
     lost rank ─► the other ranks end ─► journal, report and data go back to the newest checkpoint
-              ─► new ranks on the same slots, which load it ─► its weights are published ─► the loop goes on
+              ─► new ranks on the same slots, which load it ─► its weights are published ─► the loop continues
 
 It takes the time in which ranks start and load. If that cannot be done here, the error ends the attempt, and a
 supervisor starts another one.
@@ -69,7 +69,7 @@ class Regrouping:
             again = self.start(found)
         seconds = time.monotonic() - began
         foundation.report.found(finding(error, found, seconds), found.step)
-        foundation.status_store.update(began=f"goes on with new ranks of the learner, {found}: {said(error)}")
+        foundation.status_store.update(began=f"continues with new ranks of the learner, {found}: {said(error)}")
         log.info("action=regroup outcome=done seconds=%.1f step=%d", seconds, found.step)
         return again
 
@@ -93,6 +93,6 @@ def finding(error: Exception, found: Start, seconds: float) -> Finding:
     """Return that a rank was lost, and what it cost."""
     return Finding(
         name="LostRank",
-        evidence=f"{said(error)}; new ranks began after {seconds:.0f} s, and the run {found}; engines went on",
+        evidence=f"{said(error)}; new ranks began after {seconds:.0f} s, and the run {found}; engines continued",
         advice="look for the end of the process: memory of its node (OOMKilled), messages of its GPU, its log",
     )

@@ -220,7 +220,7 @@ class Checkpoints:
         self.saved(writing.step, writing.target, self.clock() - writing.began)
 
     def settle(self) -> None:
-        """Return when nothing is written any more, whatever came of it: the ranks are gone, or about to go."""
+        """Return when nothing is written any more, also after an error: the ranks are gone, or about to go."""
         try:
             self.finish()
         except (RunError, OSError, MemoryError) as error:

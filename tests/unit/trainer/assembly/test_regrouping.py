@@ -1,4 +1,4 @@
-"""Whether a run goes on with new ranks of the learner, and what happens in which order."""
+"""Whether a run continues with new ranks of the learner, and what happens in which order."""
 
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
@@ -94,7 +94,7 @@ def test_everything_of_the_old_learner_ends_before_the_newest_checkpoint_is_look
         "report goes back to 4",
         "start at 4",
         "LostRank at 4",
-        f"goes on with new ranks of the learner, resumes from iter_4: LearnerLostError: {LOST}",
+        f"continues with new ranks of the learner, resumes from iter_4: LearnerLostError: {LOST}",
     ]
 
 
