@@ -1,7 +1,7 @@
 """What a newcomer does wrong, and the answer: the first of its lines, and the exit code.
 
 Each row is typed into a directory that has only the files of the row. Answers name the field or the option, its value,
-and what helps. Mistakes that need an API server are in `tests/integration/operator/test_command_line.py`.
+and what helps. Mistakes that need an API server are in `tests/integration/api/test_mistakes.py`.
 """
 
 import copy
