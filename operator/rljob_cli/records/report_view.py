@@ -38,7 +38,7 @@ def as_json(history: History, report: Path) -> str:
         "steps": history.step,
         "steps_wanted": history.run.steps,
         "seconds": round(history.seconds, 3),
-        "driver_starts": len(history.runs),
+        "driver_starts": history.driver_starts,
         "goodput": history.goodput.model_dump(mode="json") if history.goodput else None,
         "accuracy_before": _accuracy(history.before),
         "accuracy_after": _accuracy(history.after),
@@ -57,7 +57,7 @@ def as_json(history: History, report: Path) -> str:
 
 
 def _rows(history: History) -> list[tuple[str, str]]:
-    starts = f", {len(history.runs)} driver starts" if len(history.runs) > 1 else ""
+    starts = f", {history.driver_starts} driver starts" if history.driver_starts > 1 else ""
     rows = [("reason", history.message)] if history.message else []
     rows += [
         ("steps", f"{history.step} of {history.run.steps}"),

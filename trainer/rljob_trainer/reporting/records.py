@@ -46,7 +46,7 @@ class StepRecord(_Line, StepMetrics):
 
 
 class RunRecord(_Line):
-    """The driver started, for the first time or again."""
+    """The driver started, for the first time or again, or began again with new ranks of the learner."""
 
     kind: Literal["run"] = "run"
     time: float
@@ -60,8 +60,10 @@ class RunRecord(_Line):
     """driver starts so far, counted from 1"""
     step: int
     """step of the checkpoint that it resumes from; 0: a new run"""
+    new_ranks: bool = False
+    """whether the driver was running already"""
     lost_steps: int = 0
-    """steps of earlier attempts after that checkpoint, which are repeated"""
+    """steps after that checkpoint, which are repeated"""
     lost_seconds: float = 0.0
     gpus: int = 0
     """of the run; on CPU, processes. 0: an older version did not say"""

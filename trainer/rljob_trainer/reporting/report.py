@@ -143,6 +143,7 @@ class Report:
                 steps=self._steps,
                 attempt=attempt,
                 step=resumed_from,
+                new_ranks=begun,
                 lost_steps=lost.steps,
                 lost_seconds=lost.seconds,
                 gpus=topology(self._job.spec).gpus,

@@ -55,7 +55,7 @@ def stage(tmp_path, tiny_llama_dir):
         pool = SimpleNamespace(cut="cut", serving_urls=None)
         fleet = SimpleNamespace(pool=pool, hosts="hosts", client="client", catch_up=CatchUp(), sharing=sharing)
         learning = Learning(fleet.catch_up)
-        sampling = EngineSampling(foundation, material, "rewards", None, fleet, None)
+        sampling = EngineSampling(foundation, material, SimpleNamespace(begin=None), None, fleet, None)
         return sampling.sampled("scheduler", learning), learning
 
     return begin

@@ -8,6 +8,8 @@ import pytest
 
 from rljob_trainer.reporting.events import FILE_NAME, read_events
 from rljob_trainer.reporting.progress import HISTORY, eta_seconds
+from rljob_trainer.reporting.reading.history import read_history
+from rljob_trainer.reporting.reading.html import render
 from rljob_trainer.reporting.records import Record, RunRecord, Sink, StepRecord
 from support.trainer.synthetic_run import SyntheticRun
 
@@ -71,6 +73,9 @@ def test_a_start_in_the_same_process_goes_back_and_counts_the_step_under_way_as_
     assert goodput is not None
     assert sum(goodput.seconds.values()) == pytest.approx(goodput.wall_seconds, rel=0.01)
     assert goodput.seconds["redone"] == pytest.approx(begun.lost_seconds, rel=0.01)
+    history = read_history(tmp_path)
+    assert (history.driver_starts, len(history.runs), begun.new_ranks) == (1, 2, True)
+    assert "1, new ranks" in render(history) and "2 driver starts" not in render(history)
 
 
 def test_the_estimate_is_the_median_step_times_the_steps_left() -> None:

@@ -60,6 +60,10 @@ class History:
         return self.runs[-1]
 
     @property
+    def driver_starts(self) -> int:
+        return sum(not run.new_ranks for run in self.runs)
+
+    @property
     def step(self) -> int:
         """Steps finished."""
         return self.steps[-1].step if self.steps else 0

@@ -80,10 +80,14 @@ def render(history: History) -> str:
 
 def tiles(history: History) -> tuple[tuple[str, str, str], ...]:
     """Return the numbers at the top as (name, value, explanation)."""
-    lost = sum(run.lost_steps for run in history.runs)
+    lost, starts = sum(run.lost_steps for run in history.runs), history.driver_starts
     return (
         ("steps", f"{history.step} / {history.run.steps}", f"{lost} repeated" if lost else "none repeated"),
-        ("wall clock", duration(history.seconds), f"{len(history.runs)} driver start{'s'[: len(history.runs) > 1]}"),
+        (
+            "wall clock",
+            duration(history.seconds),
+            f"{starts} driver start{'s'[: starts > 1]}",
+        ),
         _effective(history.goodput),
         ("rollout", f"{_number(history.rollout_tokens_per_second)} tok/s", "response tokens, while generating"),
         ("train", f"{_number(history.train_tokens_per_second)} tok/s", "all tokens, while training"),
@@ -238,7 +242,8 @@ def _points(steps: Sequence[StepRecord], values: Sequence[float | None]) -> tupl
 
 def _marks(history: History) -> tuple[Mark, ...]:
     failures = [Mark(each.step + 1, f"{each.engine} failed: {each.cause}") for each in history.incidents]
-    restarts = [Mark(run.step + 1, f"driver start {run.attempt}") for run in history.runs[1:]]
+    starts = [(run.step, "new ranks" if run.new_ranks else f"driver start {run.attempt}") for run in history.runs[1:]]
+    restarts = [Mark(step + 1, what) for step, what in starts]
     return (*failures, *restarts)
 
 
