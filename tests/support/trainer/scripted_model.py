@@ -1,8 +1,8 @@
 """A model that says what a script makes it say, with the tokens and log-probabilities that an engine would give."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 from transformers import PreTrainedTokenizerBase
 
@@ -22,6 +22,10 @@ class Says:
     version: int = 0
 
 
+async def at_once(at: int) -> None:
+    """Let every token go."""
+
+
 @dataclass
 class ScriptedRouter:
     """Answers one request after the other from the script; an error in it is raised."""
@@ -30,6 +34,8 @@ class ScriptedRouter:
     script: Sequence[Says | Exception] | Callable[[str], Says | Exception]
     """what to say next, or what to say behind a text"""
     asked: list[TokenRequest] = field(default_factory=list)
+    lets_go: Callable[[int], Awaitable[None]] = at_once
+    """awaited before each token of a stream"""
 
     def __post_init__(self) -> None:
         self._left = deque(() if callable(self.script) else self.script)
@@ -41,6 +47,17 @@ class ScriptedRouter:
         if isinstance(said, Exception):
             raise said
         return (self._answer(said, request.max_new_tokens),)
+
+    async def stream(self, request: TokenRequest, deadline_s: float) -> AsyncGenerator[Continuation, None]:
+        """Yield an answer token by token; each waits until the test lets it go."""
+        (whole,) = await self.generate(request, deadline_s)
+        last = len(whole.tokens_T) - 1
+        for at, token in enumerate(whole.tokens_T):
+            await self.lets_go(at)
+            reason = whole.finish_reason if at == last else ""
+            yield replace(whole, tokens_T=(token,), logprobs_T=(LOGPROB,), text="", finish_reason=reason)
+        if not whole.tokens_T:
+            yield whole
 
     def _answer(self, said: Says, most: int) -> Continuation:
         tokens = self.tokenizer.encode(said.text, add_special_tokens=False)

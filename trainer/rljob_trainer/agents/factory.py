@@ -8,7 +8,7 @@ from pathlib import Path
 
 from aiohttp import ClientSession
 
-from rljob_api.sections import Agent, Spec
+from rljob_api.sections import Agent, Replay, Spec
 from rljob_api.sizing.token_limits import context_room
 from rljob_trainer.agents.generator import AgentGenerator
 from rljob_trainer.agents.trajectory import Counting
@@ -94,6 +94,7 @@ def gateway_settings(spec: Spec, agent: Agent, model: Path, patience_s: float) -
         patience_s=patience_s,
         tool_parser=agent.tool_parser,
         reasoning_parser=agent.reasoning_parser,
+        whole=spec.training.experts.replay is Replay.ROLLOUT,
     )
 
 

@@ -9,7 +9,8 @@ sample is lost, and the others stay.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
 from rljob_api.sections import Sampling
@@ -75,12 +76,50 @@ class Engines:
                     self.alive()
                     return said
                 reason = f"aborted by engine {said.engine}"
-            self.retries += 1
-            if logged != (logged := reason):  # without engines, the same reason repeats for minutes
-                log.info("action=retry reason=%s", reason)
-            if self.clock() - self._last_answer_s > self.patience_s:
-                raise RolloutTimeoutError(f"no engine has answered within {self.patience_s:g} s: {reason}")
-            await asyncio.sleep(RETRY_PAUSE_S)
+            logged = await self._pause(reason, logged)
+
+    async def stream(self, request: TokenRequest) -> AsyncGenerator[Continuation, None]:
+        """Yield one continuation in parts; all but the last have an empty `finish_reason`.
+
+        What an engine has said stays: where it is lost, another one goes on behind its last token. Raises as `answer`.
+        """
+        logged = ""
+        said: tuple[int, ...] = ()
+        last: Continuation | None = None
+        while True:
+            left = request.max_new_tokens - len(said)
+            if last is not None and left < 1:
+                yield replace(last, tokens_T=(), logprobs_T=(), finish_reason="length")
+                return
+            asked = replace(request, tokens_T=(*request.tokens_T, *said), max_new_tokens=left)
+            try:
+                async with aclosing(self.router.stream(asked, self.deadline_s)) as parts:
+                    async for part in parts:
+                        is_aborted = part.finish_reason == "abort"
+                        last = replace(part, finish_reason="") if is_aborted else part
+                        if last.tokens_T or last.finish_reason:
+                            said += last.tokens_T
+                            self._last_answer_s = self.clock()
+                            self.alive()
+                            yield last
+                        if last.finish_reason:
+                            return
+                reason = f"aborted by engine {last.engine}" if last is not None else "no answer"
+            except EngineRefusedError:
+                raise
+            except EngineError as error:
+                reason = str(error)
+            logged = await self._pause(reason, logged)
+
+    async def _pause(self, reason: str, logged: str) -> str:
+        """Wait before a request is repeated, and return the reason. Raises RolloutTimeoutError."""
+        self.retries += 1
+        if logged != reason:  # without engines, the same reason repeats for minutes
+            log.info("action=retry reason=%s", reason)
+        if self.clock() - self._last_answer_s > self.patience_s:
+            raise RolloutTimeoutError(f"no engine has answered within {self.patience_s:g} s: {reason}")
+        await asyncio.sleep(RETRY_PAUSE_S)
+        return reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ import asyncio
 import base64
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -28,6 +29,8 @@ ROUTER_DEADLINE_S = 10.0
 REFUSALS = frozenset({400, 413, 422})
 ABORTED = re.compile(r"Request \S+ was aborted")
 """what SGLang 0.5.17 says, as 400, of a request that `abort_all` met before its first token"""
+MOST_EVENT_BYTES = 256 << 20
+"""of one event of a stream: its last one has the experts of all tokens"""
 KEEP_ALIVE_S = 2.0
 """shorter than the servers' 5 s: a POST on a connection that the server is closing would fail and not be repeated"""
 
@@ -154,10 +157,39 @@ class _Http:
         except (aiohttp.ClientError, ConnectionError) as error:
             raise EngineUnreachableError(f"{wanted}: {type(error).__name__}: {error}") from error
         if answer.status >= 400:
-            message = _message(content)
-            refused = answer.status in REFUSALS and not ABORTED.search(message)
-            raise (EngineRefusedError if refused else EngineError)(f"{wanted}: {answer.status} {message}")
+            raise _refusal(wanted, answer.status, content)
         return content
+
+    async def events(self, path: str, deadline_s: float, body: Json) -> AsyncGenerator[Any, None]:
+        """Yield the events of an answer, parsed; raise EngineError, also where it ends before its last event."""
+        wanted = f"{self.who}: POST {path}"
+        timeout, headers, url = aiohttp.ClientTimeout(total=deadline_s), with_key(self.key), self.url + path
+        try:
+            async with self.session.post(url, json=body, headers=headers, timeout=timeout) as answer:
+                if answer.status >= 400:
+                    is_json = answer.content_type == "application/json"
+                    content = await (answer.json(loads=orjson.loads) if is_json else answer.text())
+                    raise _refusal(wanted, answer.status, content)
+                waiting = b""
+                async for chunk in answer.content.iter_any():
+                    *events, waiting = (waiting + chunk).split(b"\n\n")
+                    if len(waiting) > MOST_EVENT_BYTES:
+                        raise EngineError(f"{wanted}: an event of more than {MOST_EVENT_BYTES} bytes")
+                    for event in events:
+                        data = event.removeprefix(b"data: ")
+                        if data == b"[DONE]":
+                            return
+                        content = orjson.loads(data)
+                        if "error" in content:
+                            raise _refusal(wanted, int(content["error"].get("code") or 500), content)
+                        yield content
+        except TimeoutError as error:
+            raise EngineUnreachableError(f"{wanted}: not complete within {deadline_s:g} s") from error
+        except (aiohttp.ClientError, ConnectionError) as error:
+            raise EngineUnreachableError(f"{wanted}: {type(error).__name__}: {error}") from error
+        except (ValueError, TypeError, AttributeError) as error:
+            raise EngineError(f"{wanted}: an event that is not SGLang's: {error}") from error
+        raise EngineUnreachableError(f"{wanted}: the stream ended before its last event")
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +328,20 @@ class RouterClient:
         """Return `request.num_samples` continuations by whichever engine the router picks."""
         return continuations(await self._http.ask("POST", "/generate", deadline_s, request.body()), "router")
 
+    async def stream(self, request: TokenRequest, deadline_s: float) -> AsyncGenerator[Continuation, None]:
+        """Yield one continuation in parts as its tokens come; all but the last have an empty `finish_reason`.
+
+        Raises EngineError.
+        """
+        seen = 0
+        async with aclosing(self._http.events("/generate", deadline_s, request.body() | {"stream": True})) as events:
+            async for content in events:
+                part, seen = _part(content, seen)
+                yield part
+                if part.finish_reason:
+                    return
+        raise EngineUnreachableError("router: POST /generate: the stream ended without a reason")
+
     async def is_alive(self) -> bool:
         """Return whether the router answers."""
         try:
@@ -349,6 +395,19 @@ def _continuation(answer: Json, who: str) -> Continuation:
     )
 
 
+def _part(content: Json, seen: int) -> tuple[Continuation, int]:
+    """Return what an event adds to `seen` tokens, and how many there are with it.
+
+    An engine sends the new tokens alone, or all so far: that is an argument of its own.
+    """
+    meta = content["meta_info"]
+    output, ended = meta["output_token_logprobs"], meta["finish_reason"]
+    total = meta.get("output_token_logprobs_length", len(output))
+    new = output[max(0, len(output) - (total - seen)) :]
+    meta = {**meta, "output_token_logprobs": new, "finish_reason": ended or {"type": ""}}
+    return _continuation({"meta_info": meta}, "router"), total
+
+
 def columns(output: Sequence[Sequence[Any]]) -> tuple[tuple[float, ...], tuple[int, ...]]:
     """Return log-probabilities and tokens of SGLang's `[log-probability, token, text]` for each token.
 
@@ -363,6 +422,12 @@ def columns(output: Sequence[Sequence[Any]]) -> tuple[tuple[float, ...], tuple[i
 def _experts(routed: str | None) -> npt.NDArray[np.int16] | None:
     """Return SGLang's numbers of experts, int32 in base64, in half the memory: they are most of a sample."""
     return np.frombuffer(base64.b64decode(routed), np.int32).astype(np.int16) if routed else None
+
+
+def _refusal(wanted: str, status: int, content: Any) -> EngineError:
+    message = _message(content)
+    refused = status in REFUSALS and not ABORTED.search(message)
+    return (EngineRefusedError if refused else EngineError)(f"{wanted}: {status} {message}")
 
 
 def _message(content: Any) -> str:

@@ -114,6 +114,8 @@ def _arguments(spec: Spec, model: Path) -> dict[str, Argument]:
     }
     if spec.training.experts.replay is Replay.ROLLOUT:
         arguments[CHOICES] = True
+    if spec.rollout.agent is not None:
+        arguments["incremental-streaming-output"] = True  # a stream of T tokens would have T * T log-probabilities
     if (tokens := spec.rollout.kv_tokens(spec.runtime.device)) is not None:
         arguments["max-total-tokens"] = tokens
     return arguments

@@ -1,7 +1,5 @@
-"""Answers in the form of OpenAI's chat completions, whole or as the events of a stream. Pure."""
+"""Answers in the form of OpenAI's chat completions. Pure."""
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
@@ -13,7 +11,6 @@ from rljob_trainer.gateway.requests import ChatRequest
 Json = dict[str, Any]
 IMPOSSIBLE = -9999.0
 """OpenAI's log-probability of what has none"""
-DONE = b"data: [DONE]\n\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,29 +52,12 @@ def whole(completion: Completion, request: ChatRequest) -> Json:
         {
             "index": index,
             "message": _message(choice),
-            "logprobs": _logprobs(choice) if request.logprobs else None,
-            "finish_reason": _finish_reason(choice),
+            "logprobs": logprobs_of(choice) if request.logprobs else None,
+            "finish_reason": finish_reason(choice),
         }
         for index, choice in enumerate(completion.choices)
     ]
-    return {**_head(completion, "chat.completion"), "choices": choices, "usage": usage(completion)}
-
-
-def events(completion: Completion, request: ChatRequest) -> Iterator[bytes]:
-    """Yield the events of a stream: for each answer its role, its parts, and how it ended."""
-    for index, choice in enumerate(completion.choices):
-        logprobs = _logprobs(choice) if request.logprobs else None
-        deltas: list[Json] = [{"role": "assistant", "content": ""}]
-        deltas += [{"reasoning_content": choice.parsed.reasoning}] if choice.parsed.reasoning else []
-        deltas += [{"content": choice.parsed.content}] if choice.parsed.content else []
-        deltas += [{"tool_calls": [{"index": at, **call}]} for at, call in enumerate(choice.calls)]
-        for delta in deltas:
-            yield _event(completion, [{"index": index, "delta": delta, "logprobs": None, "finish_reason": None}])
-        end = {"index": index, "delta": {}, "logprobs": logprobs, "finish_reason": _finish_reason(choice)}
-        yield _event(completion, [end])
-    if request.with_usage:
-        yield _event(completion, [], usage=usage(completion))
-    yield DONE
+    return {**head(completion, "chat.completion"), "choices": choices, "usage": usage(completion)}
 
 
 def usage(completion: Completion) -> Json:
@@ -93,13 +73,9 @@ def refusal(error: RequestError) -> Json:
     return {"error": {"message": error.message, "type": kind, "param": error.field, "code": error.code}}
 
 
-def _head(completion: Completion, kind: str) -> Json:
+def head(completion: Completion, kind: str) -> Json:
+    """Return what each answer and each event begins with."""
     return {"id": completion.name, "object": kind, "created": completion.created, "model": completion.model}
-
-
-def _event(completion: Completion, choices: Sequence[Mapping[str, Any]], **more: Any) -> bytes:
-    content = {**_head(completion, "chat.completion.chunk"), "choices": choices, **more}
-    return b"data: " + json.dumps(content).encode() + b"\n\n"
 
 
 def _message(choice: Choice) -> Json:
@@ -111,11 +87,13 @@ def _message(choice: Choice) -> Json:
     return message
 
 
-def _finish_reason(choice: Choice) -> str:
+def finish_reason(choice: Choice) -> str:
+    """Return OpenAI's word for how an answer ended."""
     return "tool_calls" if choice.calls and choice.finish_reason == "stop" else choice.finish_reason
 
 
-def _logprobs(choice: Choice) -> Json:
+def logprobs_of(choice: Choice) -> Json:
+    """Return the log-probabilities of all tokens."""
     pairs = zip(choice.tokens, choice.logprobs_T, strict=True)
     return {
         "content": [

@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rljob_trainer.gateway.answers import Choice, Completion
 from rljob_trainer.gateway.errors import RequestError
+from rljob_trainer.gateway.pieces import Calls, Gave, Piece, Reasoned, Wrote
 from rljob_trainer.gateway.requests import ChatRequest, chat_request
 
 Json = dict[str, Any]
@@ -45,24 +47,68 @@ def message(completion: Completion) -> Json:
     }
 
 
-def message_events(completion: Completion) -> Iterator[bytes]:
-    """Yield the events of a stream."""
-    (choice,) = completion.choices
-    begun = {
-        **_head(completion),
-        "content": [],
-        "stop_reason": None,
-        "usage": {**_usage(completion), "output_tokens": 0},
-    }
-    yield _event("message_start", message=begun)
-    for index, block in enumerate(_blocks(choice)):
-        empty, delta = _begun(block)
-        yield _event("content_block_start", index=index, content_block=empty)
-        yield _event("content_block_delta", index=index, delta=delta)
-        yield _event("content_block_stop", index=index)
-    ended = {"stop_reason": _stop_reason(choice), "stop_sequence": None}
-    yield _event("message_delta", delta=ended, usage=_usage(completion))
-    yield _event("message_stop")
+@dataclass
+class MessageEvents:
+    """The events of a stream, written as the pieces come."""
+
+    begun: Completion
+    """without answers"""
+    _open: str | None = None
+    """kind of the block that has begun"""
+    _blocks: int = 0
+
+    def begin(self) -> Iterator[bytes]:
+        """Yield what a stream begins with."""
+        tokens = {"input_tokens": self.begun.prompt_tokens, "output_tokens": 0}
+        yield _event(
+            "message_start", message={**_head(self.begun), "content": [], "stop_reason": None, "usage": tokens}
+        )
+
+    def piece(self, index: int, piece: Piece) -> Iterator[bytes]:
+        """Yield the events of a piece; there is one answer, of `index` 0."""
+        match piece:
+            case Reasoned(text):
+                empty = {"type": "thinking", "thinking": "", "signature": ""}
+                yield from self._block("thinking", empty)
+                yield self._delta({"type": "thinking_delta", "thinking": text})
+            case Wrote(text):
+                yield from self._block("text", {"type": "text", "text": ""})
+                yield self._delta({"type": "text_delta", "text": text})
+            case Calls(_, number, name):
+                yield from self._closed()
+                yield from self._block("tool_use", {"type": "tool_use", "id": number, "name": name, "input": {}})
+            case Gave(_, arguments):
+                yield self._delta({"type": "input_json_delta", "partial_json": json.dumps(_input(arguments))})
+
+    def end(self, completion: Completion) -> Iterator[bytes]:
+        """Yield what a stream ends with."""
+        (choice,) = completion.choices
+        if not self._blocks:
+            yield from self._block("text", {"type": "text", "text": ""})
+        yield from self._closed()
+        ended = {"stop_reason": _stop_reason(choice), "stop_sequence": None}
+        yield _event("message_delta", delta=ended, usage=_usage(completion))
+        yield _event("message_stop")
+
+    def failed(self, error: RequestError) -> Iterator[bytes]:
+        """Yield what a stream ends with that cannot go on."""
+        yield _event("error", error=refusal(error)["error"])
+
+    def _block(self, kind: str, empty: Json) -> Iterator[bytes]:
+        """Begin a block, unless one of its kind is open."""
+        if self._open == kind:
+            return
+        yield from self._closed()
+        self._open, self._blocks = kind, self._blocks + 1
+        yield _event("content_block_start", index=self._blocks - 1, content_block=empty)
+
+    def _closed(self) -> Iterator[bytes]:
+        if self._open is not None:
+            self._open = None
+            yield _event("content_block_stop", index=self._blocks - 1)
+
+    def _delta(self, delta: Json) -> bytes:
+        return _event("content_block_delta", index=self._blocks - 1, delta=delta)
 
 
 def refusal(error: RequestError) -> Json:
@@ -136,18 +182,6 @@ def _blocks(choice: Choice) -> Sequence[Json]:
     for number, call in zip(choice.call_ids, choice.parsed.calls, strict=True):
         blocks.append({"type": "tool_use", "id": number, "name": call.name, "input": _input(call.arguments)})
     return blocks
-
-
-def _begun(block: Json) -> tuple[Json, Json]:
-    """Return a block as it begins, and all that follows."""
-    match block["type"]:
-        case "text":
-            return {**block, "text": ""}, {"type": "text_delta", "text": block["text"]}
-        case "thinking":
-            return {**block, "thinking": ""}, {"type": "thinking_delta", "thinking": block["thinking"]}
-        case _:
-            written = json.dumps(block["input"])
-            return {**block, "input": {}}, {"type": "input_json_delta", "partial_json": written}
 
 
 def _input(arguments: str) -> Any:

@@ -9,9 +9,9 @@ import hmac
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from rljob_api.sizing.token_limits import new_tokens
@@ -19,7 +19,9 @@ from rljob_trainer.conversations import turns as texts
 from rljob_trainer.engines.client import Continuation, EngineRefusedError, TokenRequest
 from rljob_trainer.gateway.answers import Choice, Completion
 from rljob_trainer.gateway.errors import TOO_LONG, RequestError
+from rljob_trainer.gateway.growing import GrowingAnswer
 from rljob_trainer.gateway.parsing import Parsers
+from rljob_trainer.gateway.pieces import Piece
 from rljob_trainer.gateway.record import Opening, Record, Settings
 from rljob_trainer.gateway.rendering import Rendering
 from rljob_trainer.gateway.requests import ChatRequest, Message, assistant_message
@@ -55,6 +57,9 @@ class Answers(Protocol):
     async def answer(self, request: TokenRequest) -> Continuation:
         """Return one continuation. Raises EngineRefusedError and RolloutTimeoutError."""
 
+    def stream(self, request: TokenRequest) -> AsyncGenerator[Continuation, None]:
+        """Yield one continuation in parts; all but the last have an empty `finish_reason`. Raises as `answer`."""
+
 
 @dataclass
 class Session:
@@ -82,6 +87,38 @@ class Session:
     def record(self) -> Record:
         """What it was."""
         return Record(tuple(self.tree.turns), self.over, self.away, self.refused, self.first_refusal)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request as the engines get it."""
+
+    parent: int | None
+    """the turn that it continues"""
+    given: tuple[int, ...]
+    """what follows that turn, or the whole prompt"""
+    text: str
+    """the same as people read it"""
+    key: str
+    """of the history"""
+    tokens: TokenRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of one of the answers of a stream."""
+
+    index: int
+    piece: Piece
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Where the pieces of an answer go."""
+
+    index: int
+    answer: GrowingAnswer
+    come: "asyncio.Queue[Part | None]"
 
 
 class Gateway:
@@ -141,23 +178,95 @@ class Gateway:
     async def complete(self, session: Session, request: ChatRequest) -> Completion:
         """Return the answers to a request. Raises RequestError."""
         with _noted(session):
-            self._begin(session, request.choices)
-            history = keys(request.messages, request.tools)
-            parent, covered = session.tree.known(history)
-            before = session.tree.tokens(parent)
-            given = await asyncio.to_thread(self._given, request, before, covered)
-            asked = self._token_request(session, request, (*before, *given))
-            said = await self._said(session, asked, request.choices)
-            given_text = await asyncio.to_thread(texts.decoded, self._tokenizer, given)
+            asked = await self._asked(session, request)
+            said = await self._said(session, asked.tokens, request.choices)
             choices = []
             for each in said:
-                marked = await asyncio.to_thread(texts.decoded, self._tokenizer, each.tokens_T)
-                turn = self._turn(session, parent, (given, given_text), each, marked, asked)
+                turn = await self._turn(session, asked, asked.parent, each)
                 choices.append(self._choice(turn, request))
-                session.tree.add(turn, following(history[-1], _message(choices[-1])))
-                session.written += len(turn.tokens_T)
+                self._add(session, turn, following(asked.key, _message(choices[-1])))
+        return replace(self._begun(asked), choices=tuple(choices))
+
+    async def stream(self, session: Session, request: ChatRequest) -> AsyncGenerator[Completion | Part, None]:
+        """Yield a completion without answers, the pieces of the answers as they come, and the whole completion.
+
+        Closed before its end, it keeps the tokens that the engines have made so far as turns that were cut off; with
+        `settings.whole`, engines end their answers first. Raises RequestError.
+        """
+        with _noted(session):
+            asked = await self._asked(session, request)
+            begun = self._begun(asked)
+            answers = [self._growing(asked, request) for _ in range(request.choices)]
+            come: asyncio.Queue[Part | None] = asyncio.Queue()
+            under_way = [
+                asyncio.ensure_future(self._grow(session, asked.tokens, Growth(index, answer, come)))
+                for index, answer in enumerate(answers)
+            ]
+            for task in under_way:
+                task.add_done_callback(lambda _: come.put_nowait(None))
+            try:
+                yield begun
+                left = len(answers)
+                while left:
+                    part = await come.get()
+                    if part is None:
+                        left -= 1
+                    else:
+                        yield part
+                await asyncio.gather(*under_way)
+            finally:
+                if self.settings.whole:
+                    await asyncio.gather(*under_way, return_exceptions=True)
+                for task in under_way:
+                    task.cancel()
+                await asyncio.gather(*under_way, return_exceptions=True)
+                for answer in answers:
+                    await self._keep(session, asked, answer)
+            yield replace(begun, choices=tuple(answer.choice(request.logprobs) for answer in answers))
+
+    async def _asked(self, session: Session, request: ChatRequest) -> Asked:
+        self._begin(session, request.choices)
+        history = keys(request.messages, request.tools)
+        parent, covered = session.tree.known(history)
+        before = session.tree.tokens(parent)
+        given = await asyncio.to_thread(self._given, request, before, covered)
+        tokens = self._token_request(session, request, (*before, *given))
+        text = await asyncio.to_thread(texts.decoded, self._tokenizer, given)
+        return Asked(parent, given, text, history[-1], tokens)
+
+    def _begun(self, asked: Asked) -> Completion:
         name = f"chatcmpl-{secrets.token_hex(12)}"
-        return Completion(name, int(self._unix_time()), "model", len(asked.tokens_T), tuple(choices))
+        return Completion(name, int(self._unix_time()), "model", len(asked.tokens.tokens_T), ())
+
+    def _growing(self, asked: Asked, request: ChatRequest) -> GrowingAnswer:
+        return GrowingAnswer(self._tokenizer.decode, self._markers, self._parsers, request.tools, asked.tokens)
+
+    async def _grow(self, session: Session, asked: TokenRequest, growth: Growth) -> None:
+        answer, come = growth.answer, growth.come
+        try:
+            async with self._room, aclosing(_parts(session.engines, asked)) as parts:
+                async for part in parts:
+                    for piece in answer.add(part):
+                        come.put_nowait(Part(growth.index, piece))
+            for piece in answer.end():
+                come.put_nowait(Part(growth.index, piece))
+        except (EngineRefusedError, RolloutTimeoutError) as error:
+            raise _refusal(session, error) from error
+
+    async def _keep(self, session: Session, asked: Asked, answer: GrowingAnswer) -> None:
+        """Add the turns of an answer to the tree: one for each version of the weights."""
+        if not answer.is_over:
+            answer.cut()
+        key = following(asked.key, _message(answer.choice(wants_logprobs=False)))
+        parent = asked.parent
+        for number, made in enumerate(answer.made()):
+            turn = await self._turn(session, asked if number == 0 else replace(asked, given=(), text=""), parent, made)
+            self._add(session, turn, key)
+            parent = turn.number
+
+    def _add(self, session: Session, turn: Turn, key: str) -> None:
+        session.tree.add(turn, key)
+        session.written += len(turn.tokens_T)
 
     def _begin(self, session: Session, answers: int) -> None:
         if session.begun + answers > self.settings.turns:
@@ -201,37 +310,27 @@ class Gateway:
         under_way = [asyncio.ensure_future(one()) for _ in range(answers)]
         try:
             return await asyncio.gather(*under_way)
-        except EngineRefusedError as error:
-            raise RequestError(f"the engine refuses the request: {error}") from error
-        except RolloutTimeoutError as error:
-            session.away = str(error)
-            raise RequestError(str(error), status=BUSY) from error
+        except (EngineRefusedError, RolloutTimeoutError) as error:
+            raise _refusal(session, error) from error
         finally:
             for task in under_way:
                 task.cancel()
 
-    def _turn(
-        self,
-        session: Session,
-        parent: int | None,
-        given: tuple[tuple[int, ...], str],
-        said: Continuation,
-        marked: str,
-        asked: TokenRequest,
-    ) -> Turn:
+    async def _turn(self, session: Session, asked: Asked, parent: int | None, said: Continuation) -> Turn:
+        marked = await asyncio.to_thread(texts.decoded, self._tokenizer, said.tokens_T)
         return Turn(
             number=len(session.tree.turns),
             parent=parent,
-            given_T=given[0],
-            given=given[1],
+            given_T=asked.given,
+            given=asked.text,
             tokens_T=said.tokens_T,
             logprobs_T=said.logprobs_T,
             said=marked,
-            text=self._text(said, asked),
+            text=self._text(said, asked.tokens),
             version=said.version,
             engine=said.engine,
             finish_reason=said.finish_reason,
-            trained=asked.json_schema is None,
+            trained=asked.tokens.json_schema is None,
             experts=said.experts,
         )
 
@@ -267,6 +366,24 @@ def _noted(session: Session) -> Any:
         session.refused += 1
         session.first_refusal = session.first_refusal or error.message
         raise
+
+
+async def _parts(engines: Answers, asked: TokenRequest) -> AsyncGenerator[Continuation, None]:
+    """Yield a continuation in parts; one that is forced into a format is one part, as no other engine can go on."""
+    if asked.json_schema is not None:
+        yield await engines.answer(asked)
+        return
+    async with aclosing(engines.stream(asked)) as parts:
+        async for part in parts:
+            yield part
+
+
+def _refusal(session: Session, error: Exception) -> RequestError:
+    """Return what a client is told of an error of the engines; the session notes that they were away."""
+    if isinstance(error, EngineRefusedError):
+        return RequestError(f"the engine refuses the request: {error}")
+    session.away = str(error)
+    return RequestError(str(error), status=BUSY)
 
 
 def _message(choice: Choice) -> Mapping[str, Any]:

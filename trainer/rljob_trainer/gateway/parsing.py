@@ -5,7 +5,7 @@ SGLang is imported where a parser is named: it takes seconds.
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 log = logging.getLogger(__name__)
@@ -31,6 +31,63 @@ class Parsed:
     content: str
     reasoning: str = ""
     calls: tuple[Called, ...] = ()
+
+
+@dataclass
+class Division:
+    """A text that grows, divided into reasoning and content up to its first call.
+
+    SGLang's parsers for streams decide what is text already. What follows the beginning of a call waits for the end,
+    where the whole text is parsed: so an answer has the same calls, streamed or not.
+    """
+
+    reasoning: str = ""
+    """given out so far"""
+    content: str = ""
+    _reasoner: Any = None
+    _caller: Any = None
+    _read: str = ""
+    """content as the model wrote it, calls included"""
+    _waits: bool = False
+    """for the end"""
+    _texts: list[str] = field(default_factory=list)
+
+    def add(self, text: str) -> tuple[str, str]:
+        """Take more of the text; return what is reasoning, and what is content, of what can be told by now."""
+        self._texts.append(text)
+        if self._waits:
+            return "", ""
+        try:
+            reasoning, content = self._divided(text)
+        except Exception as error:  # noqa: BLE001  # what a model writes makes parsers raise anything
+            log.info("action=parse_stream failed reason=%s: %.200s", type(error).__name__, error)
+            self._waits = True
+            return "", ""
+        self.reasoning += reasoning
+        self.content += content
+        return reasoning, content
+
+    def end(self, parsed: Parsed) -> tuple[str, str]:
+        """Return what is left to give out of the parts of the whole text."""
+        reasoning = "" if self.content else _rest(self.reasoning, parsed.reasoning)
+        content = _rest(self.content, parsed.content)
+        self.reasoning += reasoning
+        self.content += content
+        return reasoning, content
+
+    @property
+    def text(self) -> str:
+        """All that was taken."""
+        return "".join(self._texts)
+
+    def _divided(self, text: str) -> tuple[str, str]:
+        reasoning, content = ("", text) if self._reasoner is None else self._reasoner.parse_stream_chunk(text)
+        if self._caller is None or not content:
+            return reasoning or "", content or ""
+        self._read += content
+        content, calls = self._caller.parse_stream_chunk(content)
+        self._waits = bool(calls) or self._caller.has_tool_call(self._read)
+        return reasoning or "", "" if self._waits else content
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +118,23 @@ class Parsers:
         reasoning, content = self._reasoning(text)
         return self._calls(reasoning, content, tools)
 
+    def division(self, tools: Sequence[Mapping[str, Any]]) -> Division:
+        """Return what divides a text while it grows."""
+        reasoner = caller = None
+        if self.reasoning is not None:
+            from sglang.srt.parser.reasoning_parser import ReasoningParser
+
+            reasoner = ReasoningParser(self.reasoning, stream_reasoning=True)
+        if self.tools is not None and tools:
+            from sglang.srt.entrypoints.openai.protocol import Tool
+            from sglang.srt.function_call.function_call_parser import FunctionCallParser
+
+            try:
+                caller = FunctionCallParser([Tool.model_validate(tool) for tool in tools], self.tools)
+            except ValueError as error:
+                log.info("action=parse_stream failed reason=%.200s", error)
+        return Division(_reasoner=reasoner, _caller=caller)
+
     def _reasoning(self, text: str) -> tuple[str, str]:
         if self.reasoning is None:
             return "", text
@@ -85,6 +159,14 @@ class Parsers:
             return Parsed(content, reasoning)
         called = tuple(Called(call.name or "", call.parameters) for call in calls)
         return Parsed(rest if called else content, reasoning, called)
+
+
+def _rest(given: str, whole: str) -> str:
+    """Return what of a text was not given out; parsers differ in the white space at its beginning."""
+    if not given.strip():
+        return whole
+    given, whole = given.lstrip(), whole.lstrip()
+    return whole[len(given) :] if whole.startswith(given) else ""
 
 
 def _require(field: str, name: str, known: Mapping[str, Any]) -> None:

@@ -34,6 +34,8 @@ class Settings:
     """longest time without an answer of any engine [s]"""
     tool_parser: str | None = None
     reasoning_parser: str | None = None
+    whole: bool = False
+    """whether an answer whose client goes away is made to its end: only then an engine says which experts it used"""
 
 
 @dataclass(frozen=True, slots=True)

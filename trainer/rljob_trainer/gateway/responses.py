@@ -115,15 +115,6 @@ def response(completion: Completion, asked: ResponsesRequest) -> Json:
     return writer.whole(completion)
 
 
-def response_events(completion: Completion, asked: ResponsesRequest) -> Iterator[bytes]:
-    """Yield the events of a stream whose answer is complete."""
-    writer = ResponseEvents(completion, asked)
-    yield from writer.begin()
-    for piece in pieces(completion.choices[0]):
-        yield from writer.piece(piece)
-    yield from writer.end(completion)
-
-
 @dataclass
 class ResponseEvents:
     """The events of a stream, written as the pieces come."""
@@ -140,8 +131,8 @@ class ResponseEvents:
         yield self._event("response.created", response=content)
         yield self._event("response.in_progress", response=content)
 
-    def piece(self, piece: Piece) -> Iterator[bytes]:
-        """Yield the events of a piece."""
+    def piece(self, index: int, piece: Piece) -> Iterator[bytes]:
+        """Yield the events of a piece; there is one answer, of `index` 0."""
         before = len(self._items)
         closed = self._items[-1] if self._items else None
         self.add(piece)
@@ -164,11 +155,15 @@ class ResponseEvents:
     def end(self, completion: Completion) -> Iterator[bytes]:
         """Yield what a stream ends with."""
         if not self._items:
-            yield from self.piece(Wrote(""))
+            yield from self.piece(0, Wrote(""))
         (choice,) = completion.choices
         yield from self._ended(len(self._items) - 1, self._items[-1], choice)
         content = self.whole(completion)
         yield self._event(f"response.{content['status']}", response=content)
+
+    def failed(self, error: RequestError) -> Iterator[bytes]:
+        """Yield what a stream ends with that cannot go on."""
+        yield self._event("error", code=error.code or "server_error", message=error.message, param=error.field)
 
     def add(self, piece: Piece) -> None:
         """Take a piece into the items."""

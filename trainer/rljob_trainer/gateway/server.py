@@ -1,28 +1,52 @@
 """The gateway's HTTP: `/sessions/ID/v1` for agents, `/sessions` and `/health` for the driver."""
 
+import asyncio
 import hmac
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from contextlib import aclosing
+from typing import Any, Protocol
 
 import orjson
 from aiohttp import web
 
 from rljob_trainer.gateway import anthropic_messages
-from rljob_trainer.gateway.answers import events, refusal, whole
-from rljob_trainer.gateway.anthropic_messages import message, message_events, messages_request
-from rljob_trainer.gateway.chat import FORBIDDEN, Gateway, Session
+from rljob_trainer.gateway.answers import Completion, refusal, whole
+from rljob_trainer.gateway.anthropic_messages import MessageEvents, message, messages_request
+from rljob_trainer.gateway.chat import FORBIDDEN, Gateway, Part, Session
+from rljob_trainer.gateway.chat_events import ChatEvents
 from rljob_trainer.gateway.errors import RequestError
+from rljob_trainer.gateway.pieces import Piece
 from rljob_trainer.gateway.record import as_json, opening
-from rljob_trainer.gateway.requests import MOST_BYTES, chat_request
-from rljob_trainer.gateway.responses import history, response, response_events, response_name, responses_request
+from rljob_trainer.gateway.requests import MOST_BYTES, ChatRequest, chat_request
+from rljob_trainer.gateway.responses import ResponseEvents, history, response, response_name, responses_request
 
+WRITE_S = 60.0
+"""that a client may take to read what was written to it [s]"""
 log = logging.getLogger(__name__)
 
 MODEL = "model"
 HERE = "/v1/chat/completions, /v1/responses, /v1/messages and /v1/models are here"
 ADMIN = web.AppKey("admin", str)
 GATEWAY = web.AppKey("gateway", Gateway)
+
+
+class Events(Protocol):
+    """A stream in the form that its client knows."""
+
+    def begin(self) -> Iterable[bytes]:
+        """Return what it begins with."""
+
+    def piece(self, index: int, piece: Piece) -> Iterable[bytes]:
+        """Return the events of a piece of an answer."""
+
+    def end(self, completion: Completion) -> Iterable[bytes]:
+        """Return what it ends with."""
+
+    def failed(self, error: RequestError) -> Iterable[bytes]:
+        """Return what it ends with if it cannot go on."""
+
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -76,39 +100,71 @@ async def _close(request: web.Request) -> web.Response:
 async def _complete(request: web.Request) -> web.StreamResponse:
     session = _session(request)
     asked = chat_request(await _body(request))
-    completion = await request.app[GATEWAY].complete(session, asked)
     if asked.stream:
-        return await _stream(request, events(completion, asked))
-    return _json(whole(completion, asked))
+        return await _stream(request, session, asked, lambda begun: ChatEvents(begun, asked))
+    return _json(whole(await request.app[GATEWAY].complete(session, asked), asked))
 
 
 async def _respond(request: web.Request) -> web.StreamResponse:
     session = _session(request)
     asked = responses_request(await _body(request), session.stored)
-    completion = await request.app[GATEWAY].complete(session, asked.chat)
-    if asked.is_stored:
-        session.stored[response_name(completion)] = history(asked, completion)
+
+    def keep(completion: Completion) -> None:
+        if asked.is_stored:
+            session.stored[response_name(completion)] = history(asked, completion)
+
     if asked.chat.stream:
-        return await _stream(request, response_events(completion, asked))
+        return await _stream(request, session, asked.chat, lambda begun: ResponseEvents(begun, asked), keep)
+    completion = await request.app[GATEWAY].complete(session, asked.chat)
+    keep(completion)
     return _json(response(completion, asked))
 
 
 async def _message(request: web.Request) -> web.StreamResponse:
     session = _session(request)
     asked = messages_request(await _body(request))
-    completion = await request.app[GATEWAY].complete(session, asked)
     if asked.stream:
-        return await _stream(request, message_events(completion))
-    return _json(message(completion))
+        return await _stream(request, session, asked, MessageEvents)
+    return _json(message(await request.app[GATEWAY].complete(session, asked)))
 
 
-async def _stream(request: web.Request, written: Iterable[bytes]) -> web.StreamResponse:
+async def _stream(
+    request: web.Request,
+    session: Session,
+    asked: ChatRequest,
+    form: Callable[[Completion], Events],
+    keep: Callable[[Completion], None] = lambda completion: None,
+) -> web.StreamResponse:
+    """Write the pieces of answers as they come; `keep` takes the whole answer before the client has its end."""
     answer = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
-    await answer.prepare(request)
-    for event in written:
-        await answer.write(event)
+    async with aclosing(request.app[GATEWAY].stream(session, asked)) as said:
+        begun = await anext(said)
+        assert isinstance(begun, Completion)
+        events = form(begun)
+        try:
+            await answer.prepare(request)
+            await _write(answer, events.begin())
+            async for each in said:
+                if isinstance(each, Part):
+                    await _write(answer, events.piece(each.index, each.piece))
+                else:
+                    keep(each)
+                    await _write(answer, events.end(each))
+        except RequestError as error:
+            log.info("action=end_stream reason=%s", error)
+            await _write(answer, events.failed(error))
+        except (ConnectionError, TimeoutError) as error:
+            log.info("action=cut_off reason=%s", type(error).__name__)
+            return answer
     await answer.write_eof()
     return answer
+
+
+async def _write(answer: web.StreamResponse, written: Iterable[bytes]) -> None:
+    """Write events. Raises ConnectionError and TimeoutError where the client has gone away, or does not read."""
+    if content := b"".join(written):
+        async with asyncio.timeout(WRITE_S):
+            await answer.write(content)
 
 
 async def _models(request: web.Request) -> web.Response:
