@@ -1,14 +1,20 @@
 """A gateway whose model follows a script, with one open session."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from openai import OpenAI
+from transformers import PreTrainedTokenizerBase
 
+from rljob_trainer.conversations.generator import Engines
 from rljob_trainer.gateway.chat import Gateway, Session
+from rljob_trainer.gateway.parsing import Parsers
 from rljob_trainer.gateway.record import Opening, Settings
+from rljob_trainer.gateway.server import application
 from rljob_trainer.gateway.tree import Turn
+from support.http_in_thread import served_in_thread
 from support.trainer.scripted_model import ScriptedRouter
 
 SETTINGS = Settings("", 1024, 256, 8, 60.0, 10.0, 10.0)
@@ -39,3 +45,19 @@ class ScriptedGateway:
     @property
     def turns(self) -> Sequence[Turn]:
         return self.session.tree.turns
+
+
+@contextmanager
+def scripted_gateway(
+    tokenizer: PreTrainedTokenizerBase,
+    script: Any,
+    settings: Settings = SETTINGS,
+    parsers: Parsers | None = None,
+    clock: Callable[[], float] = lambda: 0.0,
+) -> Iterator[ScriptedGateway]:
+    """Serve a script to one session."""
+    router = ScriptedRouter(tokenizer, script)
+    engines = Engines(router, 1.0, settings.patience_s, alive=lambda: None)  # type: ignore[arg-type]
+    gateway = Gateway(settings, tokenizer, lambda url: engines, parsers or Parsers(), clock)
+    with served_in_thread(application(gateway, "admin")) as url:
+        yield ScriptedGateway(gateway, gateway.open(OPENING), router, url)

@@ -1,16 +1,12 @@
 """What tests of the gateway share: one over a model that says what a script makes it say, served to real clients."""
 
+from contextlib import ExitStack
+
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from rljob_trainer.conversations.generator import Engines
 from rljob_trainer.data.tokenizer import load_tokenizer
-from rljob_trainer.gateway.chat import Gateway
-from rljob_trainer.gateway.parsing import Parsers
-from rljob_trainer.gateway.server import application
-from support.http_in_thread import served_in_thread
-from support.trainer.scripted_gateway import OPENING, SETTINGS, ScriptedGateway
-from support.trainer.scripted_model import ScriptedRouter
+from support.trainer.scripted_gateway import scripted_gateway
 from support.trainer.tiny_models import tiny_tokenizer
 
 
@@ -22,17 +18,5 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedTokenizerBa
 @pytest.fixture
 def serve(tokenizer):
     """Return a function that serves a script to one session."""
-    contexts = []
-
-    def served(script, settings=SETTINGS, parsers=None, clock=lambda: 0.0):
-        router = ScriptedRouter(tokenizer, script)
-        engines = Engines(router, 1.0, settings.patience_s, alive=lambda: None)
-        gateway = Gateway(settings, tokenizer, lambda url: engines, parsers or Parsers(), clock)
-        context = served_in_thread(application(gateway, "admin"))
-        url = context.__enter__()
-        contexts.append(context)
-        return ScriptedGateway(gateway, gateway.open(OPENING), router, url)
-
-    yield served
-    for context in contexts:
-        context.__exit__(None, None, None)
+    with ExitStack() as stack:
+        yield lambda *script, **more: stack.enter_context(scripted_gateway(tokenizer, *script, **more))
