@@ -170,6 +170,9 @@ class _Http:
                     is_json = answer.content_type == "application/json"
                     content = await (answer.json(loads=orjson.loads) if is_json else answer.text())
                     raise _refusal(wanted, answer.status, content)
+                if answer.content_type == "application/json":  # a proxy between us does not stream
+                    yield await answer.json(loads=orjson.loads)
+                    return
                 waiting = b""
                 async for chunk in answer.content.iter_any():
                     *events, waiting = (waiting + chunk).split(b"\n\n")
@@ -398,12 +401,16 @@ def _continuation(answer: Json, who: str) -> Continuation:
 def _part(content: Json, seen: int) -> tuple[Continuation, int]:
     """Return what an event adds to `seen` tokens, and how many there are with it.
 
-    An engine sends the new tokens alone, or all so far: that is an argument of its own.
+    An engine sends the new tokens alone, or all so far: an argument of the engine decides it.
     """
     meta = content["meta_info"]
     output, ended = meta["output_token_logprobs"], meta["finish_reason"]
+    if ended is not None and ended["type"] == "abort" and ended.get("status_code") in REFUSALS:
+        raise _refusal("router: POST /generate", ended["status_code"], ended)
     total = meta.get("output_token_logprobs_length", len(output))
     new = output[max(0, len(output) - (total - seen)) :]
+    if len(new) != total - seen:
+        raise EngineError(f"router: POST /generate: an event has {len(new)} of {total - seen} new log-probabilities")
     meta = {**meta, "output_token_logprobs": new, "finish_reason": ended or {"type": ""}}
     return _continuation({"meta_info": meta}, "router"), total
 

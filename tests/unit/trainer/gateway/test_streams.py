@@ -15,6 +15,7 @@ from rljob_trainer.gateway.growing import GrowingText
 from rljob_trainer.gateway.parsing import Parsers
 from support.trainer.scripted_gateway import SETTINGS
 from support.trainer.scripted_model import LOST, Says
+from support.waiting import until
 
 ASKED = {"role": "user", "content": "1 + 1 ="}
 MORE = {"role": "user", "content": "And 2 + 2?"}
@@ -69,15 +70,6 @@ def test_a_token_leaves_before_the_next_one_is_sampled(serve, texts):
     assert (turn.finish_reason, len(turn.logprobs_T)) == ("stop", len(turn.tokens_T))
 
 
-def wait_until(holds):
-    deadline = threading.Event()
-    for _ in range(int(WAIT_S * 100)):
-        if holds():
-            return
-        deadline.wait(0.01)
-    raise AssertionError("it did not come about")
-
-
 def test_a_client_that_hangs_up_leaves_a_turn_of_the_tokens_that_were_made(serve, tokenizer):
     served = serve([Says("two and some more"), Says("four")])
     gate = served.router.lets_go = Gate(free=1)
@@ -87,7 +79,7 @@ def test_a_client_that_hangs_up_leaves_a_turn_of_the_tokens_that_were_made(serve
         first = next(texts)
         stream.close()
         gate.opened.set()
-    wait_until(lambda: served.turns)
+    until(lambda: bool(served.turns))
     (turn,) = served.turns
     whole = tokenizer.encode("two and some more", add_special_tokens=False)
     assert list(turn.tokens_T) == whole[: len(turn.tokens_T)]
@@ -107,7 +99,7 @@ def test_an_answer_that_only_its_end_explains_is_made_to_its_end(serve):
         next(chunk for chunk in stream if chunk.choices[0].delta.content)
         stream.close()
         gate.opened.set()
-    wait_until(lambda: served.turns)
+    until(lambda: bool(served.turns))
     assert served.turns[0].said == "two and some more<|im_end|>"
 
 
