@@ -126,6 +126,7 @@ generate: $(READY) ## Regenerate the CRD, dashboards, known arguments, reference
 
 lock: $(UV) ## Resolve the dependencies into the lock files
 	$(COMPILE) --group tools -o requirements/tools.txt
+	$(COMPILE) --group clients -o requirements/clients.txt
 	$(COMPILE) --extra operator --extra trainer --extra wandb --extra quickstart --extra dev -o requirements/cpu.txt
 	$(COMPILE) --extra cpu -c requirements/cpu.txt -o requirements/trainer.txt
 	$(COMPILE) --extra operator -c requirements/cpu.txt -o requirements/operator.txt
