@@ -11,7 +11,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rljob_api.sections import Part, Reward, RewardKind
+from rljob_trainer.processes import pod_limits
 from rljob_trainer.reporting.losses import Cause, Losses, Outage
+from rljob_trainer.rewards import ahead
+from rljob_trainer.rewards.ahead import Room
 from rljob_trainer.rewards.errors import RewardError
 from rljob_trainer.rewards.function import EarlyJudge, Failure, Judge, Response, Score
 from rljob_trainer.rewards.text_match import exact_match, f1
@@ -105,7 +108,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Rewards:
-    """Scores groups. Judges in other processes begin with each as soon as it is sampled; the loop waits for them."""
+    """Scores groups. Judges elsewhere begin with each as soon as it is sampled; the loop waits for them."""
 
     parts: tuple[PartReward, ...]
     losses: Losses = field(default_factory=Losses)
@@ -261,11 +264,14 @@ def judge(part: Part, around: RewardContext, stack: ExitStack, in_processes: int
             stack.callback(function.close)
             return function
         case RewardKind.REMOTE:
-            from rljob_trainer.rewards.remote import remote_reward
+            from rljob_trainer.rewards.remote import EarlyRemote, remote_reward
 
             assert part.remote is not None, "the manifest's rules ask for it"
             outage = around.outage and around.outage(f"the judge {part.remote.url}", part.remote.retries + 1)
-            return remote_reward(part, around.with_metadata, around.environ, around.alive, outage)
+            reward = remote_reward(part, around.with_metadata, around.environ, around.alive, outage)
+            service = EarlyRemote(reward, Room(pod_limits.memory_bytes() // ahead.SHARE))
+            stack.callback(service.close)
+            return service
 
 
 def first_line(text: str) -> str:

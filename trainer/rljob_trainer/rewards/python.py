@@ -7,14 +7,12 @@ calls run together, so that a slow judge delays once.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from sys import getsizeof
-from threading import Lock
 from typing import Protocol
 
 from rljob_api.sections import CONCURRENCY, Judges, Judging, RewardKind
@@ -22,8 +20,10 @@ from rljob_trainer.processes import pod_limits
 from rljob_trainer.processes.call_results import Asked, FailedCall, Result
 from rljob_trainer.processes.function_pool import FunctionPool
 from rljob_trainer.processes.function_worker import Setup
-from rljob_trainer.processes.function_workers import LOOK_S, FunctionError, Worker
+from rljob_trainer.processes.function_workers import FunctionError, Worker
 from rljob_trainer.reporting.losses import AwayError
+from rljob_trainer.rewards import ahead
+from rljob_trainer.rewards.ahead import Room, awaited, size_of
 from rljob_trainer.rewards.errors import RewardError
 from rljob_trainer.rewards.function import Failure, Response, Score
 from rljob_trainer.rewards.sandboxed import SandboxedFunction
@@ -31,8 +31,6 @@ from rljob_trainer.rewards.sandboxed import SandboxedFunction
 MATH = "rljob_trainer.rewards.math_answer:math_answer"
 SHARE = 2
 """the processes of all rewards may together have this part of the memory: 1/2"""
-AHEAD = 16
-"""and responses that wait for them while others are sampled this part: 1/16"""
 
 
 class Caller(Protocol):
@@ -64,28 +62,6 @@ class Machine:
         return max(1, min(wanted, room))
 
 
-@dataclass
-class Room:
-    """The bytes of responses that may wait for a judge while others are sampled."""
-
-    most: int
-    taken: int = 0
-    lock: Lock = field(default_factory=Lock)
-
-    def take(self, size: int) -> bool:
-        """Take these bytes; return whether there was room. The first response always has room."""
-        with self.lock:
-            if self.taken and self.taken + size > self.most:
-                return False
-            self.taken += size
-            return True
-
-    def give_back(self, size: int, future: "Future[Result]") -> None:
-        """Take note that a call is over."""
-        with self.lock:
-            self.taken -= size
-
-
 @dataclass(frozen=True, slots=True)
 class PythonReward:
     """Judges by a function in other processes."""
@@ -106,12 +82,12 @@ class PythonReward:
 
     def begin(self, responses: Sequence[Response]) -> Iterator[Score] | None:
         """Ask for the scores while others are sampled; None: too many bytes of responses wait already."""
-        size = sum(getsizeof(response.text) for response in responses)
+        size = size_of(responses)
         if not self.room.take(size):
             return None
         asked = [_by_group(responses)] if self.by_group else list(map(_alone, responses))
         futures = self.worker.ask(asked)
-        sizes = [size] if self.by_group else [getsizeof(response.text) for response in responses]
+        sizes = [size] if self.by_group else [size_of([response]) for response in responses]
         for future, each in zip(futures, sizes, strict=True):
             future.add_done_callback(partial(self.room.give_back, each))
         return self._scores(asked, futures)
@@ -124,11 +100,8 @@ class PythonReward:
     def _scores(self, asked: Sequence[Asked], futures: "Sequence[Future[Result]]") -> Iterator[Score]:
         try:
             for call, future in zip(asked, futures, strict=True):
-                while not future.done():
-                    self.alive()
-                    wait([future], LOOK_S)
                 with _errors(AwayError):
-                    result = future.result()
+                    result = awaited(future, self.alive)
                 if isinstance(result, FailedCall):
                     yield from [Failure(result.reason)] * (len(call.arguments[1]) if self.by_group else 1)
                 else:
@@ -172,7 +145,7 @@ def python_reward(
             if spec.sandbox is None
             else SandboxedFunction.start(setup, log, machine.processes(spec))
         )
-    return PythonReward(caller, by_group, alive, Room(machine.memory_bytes // AHEAD))
+    return PythonReward(caller, by_group, alive, Room(machine.memory_bytes // ahead.SHARE))
 
 
 @contextmanager

@@ -9,15 +9,21 @@ import asyncio
 import json
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
 from rljob_api.sections import Judging, Remote
+from rljob_trainer.processes.background import Background
 from rljob_trainer.reporting.losses import Outage
+from rljob_trainer.rewards.ahead import Room, awaited, size_of
 from rljob_trainer.rewards.errors import RewardError
 from rljob_trainer.rewards.function import Failure, Response, Score
 
@@ -57,7 +63,7 @@ class RemoteReward:
         """Yield the scores. Raises RewardError when a header cannot be read, and AwayError."""
         headers = self.headers()
         with asyncio.Runner(loop_factory=self.new_loop) as runner:
-            session = runner.run(self._open(headers))
+            session = runner.run(self.open(headers))
             tasks = runner.run(self._ask(session, responses))
             try:
                 for task in tasks:
@@ -81,7 +87,8 @@ class RemoteReward:
                 raise RewardError(f"reward.remote.headersFromFile.{name}: {file} cannot be read: {error}") from error
         return given
 
-    async def _open(self, headers: Mapping[str, str]) -> aiohttp.ClientSession:
+    async def open(self, headers: Mapping[str, str]) -> aiohttp.ClientSession:
+        """Return a session for requests with these headers."""
         return aiohttp.ClientSession(
             headers=headers,
             timeout=aiohttp.ClientTimeout(total=self.timeout_s),
@@ -91,7 +98,7 @@ class RemoteReward:
     async def _ask(self, session: aiohttp.ClientSession, responses: Sequence[Response]) -> list["asyncio.Task[Score]"]:
         room = asyncio.Semaphore(self.concurrency)
 
-        return [asyncio.create_task(self._score(session, response, room)) for response in responses]
+        return [asyncio.create_task(self.score(session, response, room)) for response in responses]
 
     async def _result(self, task: "asyncio.Task[Score]") -> Score:
         while not task.done():
@@ -99,7 +106,7 @@ class RemoteReward:
             await asyncio.wait({task}, timeout=BEAT_S)
         return task.result()
 
-    async def _score(self, session: aiohttp.ClientSession, response: Response, room: asyncio.Semaphore) -> Score:
+    async def score(self, session: aiohttp.ClientSession, response: Response, room: asyncio.Semaphore) -> Score:
         """Return the score, or a failure of this response alone: others have room while it pauses. Raises AwayError."""
         body, outage = self._body(response), self.outage or Outage(self.remote.url, tries=self.remote.retries + 1)
         failing = outage.trouble()
@@ -167,6 +174,54 @@ class RemoteReward:
         return Failure(
             f"{self.remote.url} on prompt {response.prompt.uid}: {trouble}{asked}; a JSON answer is wanted: {wanted}"
         )
+
+
+class EarlyRemote:
+    """Asks the service while other responses are sampled, from a separate thread; all requests share one bound."""
+
+    def __init__(self, reward: RemoteReward, room: Room) -> None:
+        self.reward = reward
+        self.room = room
+        self._stack = ExitStack()
+        self._background = self._stack.enter_context(Background())
+        self._turns = asyncio.Semaphore(reward.concurrency)
+
+    def __call__(self, responses: Sequence[Response]) -> Iterator[Score]:
+        """Ask for the scores at once, and yield them. Raises RewardError if a header cannot be read, and AwayError."""
+        groups = groupby(responses, key=lambda response: response.prompt.uid)
+        return self._scores([self._ask(tuple(group)) for _, group in groups])
+
+    def begin(self, responses: Sequence[Response]) -> Iterator[Score] | None:
+        """Ask for the scores while others are sampled; None: too many bytes of responses wait already."""
+        size = size_of(responses)
+        if not self.room.take(size):
+            return None
+        future = self._ask(responses)
+        future.add_done_callback(partial(self.room.give_back, size))
+        return self._scores([future])
+
+    def close(self) -> None:
+        """End the requests under way, and the thread."""
+        self._stack.close()
+
+    def _ask(self, responses: Sequence[Response]) -> "Future[list[Score]]":
+        return self._background.submit(self._judged(responses))
+
+    async def _judged(self, responses: Sequence[Response]) -> list[Score]:
+        session = await self.reward.open(self.reward.headers())
+        tasks = [asyncio.create_task(self.reward.score(session, each, self._turns)) for each in responses]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            await _end(session, tasks)
+
+    def _scores(self, futures: "Sequence[Future[list[Score]]]") -> Iterator[Score]:
+        try:
+            for future in futures:
+                yield from awaited(future, self.reward.alive)
+        finally:
+            for future in futures:
+                future.cancel()
 
 
 def remote_reward(

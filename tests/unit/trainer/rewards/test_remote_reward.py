@@ -17,11 +17,12 @@ from aiohttp import web
 from rljob_api.sections import Judging, Remote, RewardKind
 from rljob_trainer.processes.background import Background
 from rljob_trainer.reporting.losses import AwayError, Losses, Outage
+from rljob_trainer.rewards.ahead import Room
 from rljob_trainer.rewards.errors import RewardError
 from rljob_trainer.rewards.function import Failure, Response
-from rljob_trainer.rewards.remote import RemoteReward, remote_reward
+from rljob_trainer.rewards.remote import EarlyRemote, RemoteReward, remote_reward
 from support.trainer.judging import prompt, responses
-from support.waiting import others_run
+from support.waiting import others_run, until
 
 Answers = Callable[["Service", dict[str, Any]], Awaitable[web.StreamResponse]]
 
@@ -326,3 +327,54 @@ def test_a_judge_that_has_only_ever_failed_is_not_waited_for(service: Service):
     service.answers = always(500, "no such model")
     assert isinstance(next(iter(patient(service, Outage("the judge"))(responses("1")))), Failure)
     assert len(service.bodies) == 3
+
+
+@pytest.fixture
+def early(service: Service) -> Iterator[Callable[..., EarlyRemote]]:
+    made: list[EarlyRemote] = []
+
+    def one(most: int = 10**6, **settings: Any) -> EarlyRemote:
+        made.append(EarlyRemote(reward(service, **settings), Room(most)))
+        return made[-1]
+
+    yield one
+    for each in made:
+        each.close()
+
+
+def test_a_service_is_asked_before_its_scores_are_wanted_and_for_several_groups_at_once(service: Service, early):
+    service.answers = together(4)
+    made = early(concurrency=4)
+    first = made.begin(responses("1", "2", of=prompt(uid="0:1")))
+    second = made.begin(responses("3", "4", of=prompt(uid="0:2")))
+    assert (list(second), list(first)) == ([3.0, 4.0], [1.0, 2.0])
+
+
+def test_requests_for_all_groups_together_are_as_many_as_the_manifest_allows(service: Service, early):
+    service.answers = together(3)
+    made = early(concurrency=3)
+    asked = [responses("1", "2", of=prompt(uid=f"0:{row}")) for row in range(6)]
+    begun = [made.begin(each) for each in asked[:3]]
+    later = made([response for each in asked[3:] for response in each])
+    assert [*later, *(score for each in begun for score in each)] == [1.0, 2.0] * 6
+    assert service.most_under_way == 3
+
+
+def test_responses_that_wait_for_a_service_are_bounded(service: Service, early):
+    service.answers = hang
+    made = early(most=1000)
+    assert made.begin(responses("1" * 600, of=prompt())) is not None
+    assert made.begin(responses("1" * 600, of=prompt())) is None
+    made.close()
+    until(lambda: made.room.taken == 0)
+
+
+def test_a_service_that_stays_away_while_others_are_sampled_ends_the_attempt_when_scores_are_wanted(
+    service: Service, early
+):
+    service.answers = always(503, "busy")
+    made = EarlyRemote(patient(service, Outage("the judge", has_worked=True, longest_s=300.0)), Room(1000))
+    begun = made.begin(responses("1", of=prompt()))
+    with pytest.raises(AwayError, match="the judge has not worked for"):
+        list(begun)
+    made.close()
