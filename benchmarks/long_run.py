@@ -59,8 +59,10 @@ from rljob_trainer.samples import Group, Prompt, Sample, ScoredGroup
 ROWS = 20_000
 SAMPLES_PER_PROMPT = 4
 GPUS_PER_NODE = 8
-LOOKS = 4
+LOOKS = 2
 """at the GPUs, in a step"""
+FULL = 2**20
+"""a longer journal continues in another file [bytes]: 16 times less than in a run, as there are fewer prompts"""
 SAVE_EVERY, EVALUATE_EVERY, FAIL_EVERY = 10, 50, 500
 STEP_S = 60.0
 """what a step would take"""
@@ -75,7 +77,7 @@ class Size:
     steps: int = 10_000
     ranks: int = 512
     engines: int = 64
-    prompts: int = 128
+    prompts: int = 16
     """of a step"""
 
 
@@ -267,7 +269,7 @@ class Driver:
         )
         questions = (Prompt(str(row), "question", "question", (1, 2, 3), "yes", {}) for row in range(ROWS))
         self.stream = PromptStream(Held(questions), seed=3, shuffle=True)
-        self.journal = Journal(self.directory / "journal.jsonl", self.fence.check)
+        self.journal = Journal(self.directory / "journal.jsonl", self.fence.check, full=FULL)
         if started.found is None:
             self.journal.rewind(0, "")
         else:

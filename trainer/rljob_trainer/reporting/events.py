@@ -17,7 +17,7 @@ from pydantic_core import from_json
 
 from rljob_api.errors import RunError
 from rljob_api.exits import Exit
-from rljob_trainer.private_files import appended, changed, write_whole
+from rljob_trainer.private_files import appended, changed, created, draft_of
 from rljob_trainer.reporting.records import (
     KINDS,
     CheckpointRecord,
@@ -27,11 +27,14 @@ from rljob_trainer.reporting.records import (
     Record,
     SamplesRecord,
     StepRecord,
+    SummaryRecord,
 )
 
 log = logging.getLogger(__name__)
 
 FILE_NAME = "events.jsonl"
+BLOCK = 2**20
+"""that is read at once from the end of a file [bytes]"""
 MOST_WAITING = 10_000
 """records of a volume that has failed for days; the oldest are dropped first"""
 _RECORD: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator="kind")])
@@ -67,7 +70,7 @@ class EventLog:
         self._waiting: deque[bytes] = deque(maxlen=MOST_WAITING)
 
     def record(self, record: Record) -> None:
-        self._waiting.append(record.model_dump_json().encode() + b"\n")
+        self._waiting.append(_line(record))
         try:
             self._write()
         except OSError as error:
@@ -125,32 +128,100 @@ def records(lines: Iterable[bytes], name: str) -> Iterator[Record]:
             yield record
 
 
+def newest_first(path: Path) -> Iterator[tuple[Record, int, int]]:
+    """Yield the records of a file from its end, with where each begins and ends [bytes].
+
+    Raises EventsError where a complete line is not a record.
+    """
+    for line, begin in _lines_from_the_end(path):
+        if (record := _parse(line, f"{path}: line at byte {begin}")) is not None:
+            yield record, begin, begin + len(line)
+
+
 def last_step(path: Path) -> int:
     """Return the last finished step in a file; 0: none."""
     if not path.exists():
         return 0
-    return max((record.step for record in read_events(path) if isinstance(record, StepRecord)), default=0)
+    return next((record.step for record, _, _ in newest_first(path) if isinstance(record, StepRecord)), 0)
 
 
 def rewind(path: Path, step: int) -> Lost:
     """Drop what a run recorded after `step`, so that a resumed run has each step once; return the lost work.
 
-    With step 0 the run starts over, so the accuracy before the first step is dropped, too.
+    With step 0 the run starts over, so the accuracy before the first step is dropped, too. Only what is behind the
+    record of `step` is read.
 
     Engine failures, driver starts and ends stay in the file. It is replaced atomically.
     """
     if not path.exists():
         return Lost(0, 0.0)
-    kept, lost_steps, lost_seconds = [], 0, 0.0
-    for record in read_events(path):
+    _follow_version(path)
+    kept: list[Record] = []
+    whole, lost_steps, lost_seconds, is_changed = 0, 0, 0.0, False
+    for record, _, end in newest_first(path):
+        if isinstance(record, StepRecord) and 0 < step >= record.step:
+            whole = end
+            break
         if not _belongs_to_step(record) or 0 < step >= record.step:
             kept.append(record)
-        elif isinstance(record, StepRecord):
+            continue
+        is_changed = True
+        if isinstance(record, StepRecord):
             lost_steps += 1
             lost_seconds += record.seconds
-    content = b"".join(record.model_dump_json().encode() + b"\n" for record in kept)
-    write_whole(path, content, is_synced=True)
+    if is_changed:
+        _replace_end(path, whole, map(_line, reversed(kept)))
     return Lost(lost_steps, lost_seconds)
+
+
+def _follow_version(path: Path) -> None:
+    """Write a file anew that an earlier version has begun: that one kept the values of environment variables."""
+    with path.open("rb") as file:
+        first = file.readline()
+    if first.endswith(b"\n") and (record := _parse(first, f"{path}:1")) is not None and _line(record) != first:
+        _replace_end(path, 0, map(_line, read_events(path)))
+
+
+def _line(record: Record) -> bytes:
+    return record.model_dump_json().encode() + b"\n"
+
+
+def _replace_end(path: Path, whole: int, lines: Iterable[bytes]) -> None:
+    """Replace what a file has after `whole` bytes, so that a crash leaves the old file or the new one."""
+    draft = draft_of(path)
+    try:
+        with path.open("rb") as old, created(draft) as new:
+            for start in range(0, whole, BLOCK):
+                new.write(old.read(min(BLOCK, whole - start)))
+            new.writelines(lines)
+            new.flush()
+            os.fsync(new.fileno())
+        draft.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            draft.unlink()
+        raise
+
+
+def _lines_from_the_end(path: Path) -> Iterator[tuple[bytes, int]]:
+    """Yield each complete line with its end, the newest first, and where it begins."""
+    with path.open("rb") as file:
+        place = file.seek(0, os.SEEK_END)
+        later = b""  # the end of the line that the next block ends in
+        while place:
+            size = min(BLOCK, place)
+            place -= size
+            file.seek(place)
+            *ended, rest = (file.read(size) + later).split(b"\n")
+            first, *lines = [*(line + b"\n" for line in ended), *([rest] if rest else [])]
+            begin = place + len(first) + sum(map(len, lines))
+            for line in reversed(lines):
+                begin -= len(line)
+                if line.endswith(b"\n"):
+                    yield line, begin
+            later = first
+        if later.endswith(b"\n"):
+            yield later, 0
 
 
 def _parse(line: bytes, where: str) -> Record | None:
@@ -167,13 +238,20 @@ def _parse(line: bytes, where: str) -> Record | None:
 
 def _belongs_to_step(record: Record) -> bool:
     return isinstance(
-        record, StepRecord | EvaluationRecord | FindingRecord | FirstStepRecord | SamplesRecord | CheckpointRecord
+        record,
+        StepRecord
+        | EvaluationRecord
+        | FindingRecord
+        | FirstStepRecord
+        | SamplesRecord
+        | CheckpointRecord
+        | SummaryRecord,
     )
 
 
 def _cut_torn_line(path: Path) -> None:
     if not path.exists():
         return
+    whole = next((begin + len(line) for line, begin in _lines_from_the_end(path)), 0)
     with changed(path) as file:
-        content = file.read()
-        file.truncate(content.rfind(b"\n") + 1)
+        file.truncate(whole)

@@ -28,7 +28,7 @@ class TimeSpent:
     """of all starts, and of the steps that count [s]"""
     repeated: float = 0.0
     """steps that a resume has repeated [s]"""
-    away: Mapping[tuple[str, int], float] = field(default_factory=lambda: MappingProxyType({}))
+    away: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     """each failure of an engine: from its last answer until its successor served [s]"""
     starts: int = 0
     """of the driver"""
@@ -53,7 +53,7 @@ class TimeSpent:
                 return self._counted(record)
             case EngineRecord():
                 seconds = (record.detect_seconds or 0.0) + (record.return_seconds or 0.0)
-                return replace(self, away={**self.away, (record.engine, record.generation): seconds})
+                return replace(self, away={**self.away, f"{record.engine} {record.generation}": seconds})
             case _:
                 return self
 

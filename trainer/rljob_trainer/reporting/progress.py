@@ -1,6 +1,7 @@
 """The progress of a run, in the protocol's words. Any thread may read it; it becomes a part of the status."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Final
 
@@ -23,6 +24,17 @@ RECENT: Final = 10
 _PERIODIC: Final = ("checkpoint", "evaluate")
 
 
+@dataclass(frozen=True)
+class ProgressState:
+    """All that a holder knows."""
+
+    progress: Progress
+    checkpoint: SavedCheckpoint | None
+    curve: Curve
+    time: TimeSpent
+    laps: tuple[Mapping[str, float], ...]
+
+
 class ProgressHolder:
     """Keeps the newest progress, and the newest checkpoint."""
 
@@ -32,6 +44,17 @@ class ProgressHolder:
         self._curve = Curve()
         self._time = TimeSpent()
         self._laps: tuple[Mapping[str, float], ...] = ()
+
+    @property
+    def state(self) -> ProgressState:
+        """What it knows, to be restored."""
+        time = replace(self._time, phases=dict(self._time.phases), away=dict(self._time.away))
+        return ProgressState(self.progress, self.checkpoint, self._curve, time, self._laps)
+
+    def restore(self, state: ProgressState) -> None:
+        """Know what another holder knew."""
+        self.progress, self.checkpoint = state.progress, state.checkpoint
+        self._curve, self._time, self._laps = state.curve, state.time, state.laps
 
     def record(self, record: Record) -> None:
         self._time = self._time.after(record)

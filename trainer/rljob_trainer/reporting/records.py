@@ -237,6 +237,16 @@ class CheckpointRecord(_Line):
     path: Text
 
 
+class SummaryRecord(_Line):
+    """What all records before this one come to: a driver that starts again reads it and what follows it."""
+
+    kind: Literal["summary"] = "summary"
+    time: float
+    step: int
+    state: dict[str, Any]
+    """see `summaries.py`; a version that does not know it reads all records"""
+
+
 class EndRecord(_Line):
     kind: Literal["end"] = "end"
     time: float
@@ -259,6 +269,7 @@ Record = (
     | FirstStepRecord
     | SamplesRecord
     | CheckpointRecord
+    | SummaryRecord
     | EndRecord
 )
 KINDS = frozenset(
@@ -273,6 +284,7 @@ KINDS = frozenset(
         "first_step",
         "samples",
         "checkpoint",
+        "summary",
         "end",
     }
 )

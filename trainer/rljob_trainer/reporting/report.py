@@ -8,7 +8,7 @@ driver ─ end ────────────┘              ├─► Pr
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -20,7 +20,7 @@ from rljob_api.sizing.topology import topology
 from rljob_trainer.gpu_metrics import GpuUse, LostMetrics
 from rljob_trainer.metrics import Accuracy, LearnerMetrics, Publication
 from rljob_trainer.reporting.errors import TrackingError
-from rljob_trainer.reporting.events import FILE_NAME, EventLog, Lost, read_events, rewind
+from rljob_trainer.reporting.events import FILE_NAME, EventLog, Lost, rewind
 from rljob_trainer.reporting.gpu_sample import sampled
 from rljob_trainer.reporting.measurements import chosen_samples, nonfinite_logprobs, step_metrics
 from rljob_trainer.reporting.phases import Phases
@@ -45,6 +45,7 @@ from rljob_trainer.reporting.records import (
     Sink,
     StepRecord,
 )
+from rljob_trainer.reporting.summaries import SUMMARY_EVERY, recall, summary
 from rljob_trainer.reporting.tensorboard import TensorBoard
 from rljob_trainer.reporting.watch import AnomalyMonitor, anomaly_monitor
 from rljob_trainer.samples import ScoredGroup
@@ -124,10 +125,8 @@ class Report:
             for sink in self._opened:
                 sink.close()
             lost = self._files.rewound(resumed_from)
-            for record in self._files.records():
-                progress.record(record)
-                if not begun:
-                    self._note(record)
+            watching = anomaly_monitor(self._job.spec) if begun else self._watching  # that one has seen all steps
+            self._files.recalled(progress, watching)
             others = self._sinks[len(self._opened) :]
             self._opened, self._progress = (*self._files.opened(resumed_from), progress), progress
             self._sinks = (*self._opened, *others)
@@ -178,6 +177,9 @@ class Report:
             self.found(finding, step)
         if shows_samples(step, self._steps):
             self._record(SamplesRecord(time=now, step=step, samples=chosen_samples(groups, SAMPLED_GROUPS)))
+        if step % SUMMARY_EVERY == 0:
+            with self._lock:  # no record may come between what it says and its place
+                self._pass_on(summary(self._progress, self._watching, now, step))
 
     def found(self, finding: Finding, step: int) -> None:
         """Report an anomaly."""
@@ -270,20 +272,16 @@ class Report:
             for sink in sinks:
                 sink.close()
 
-    def _note(self, record: Record) -> None:
-        """Let what watches the run know a record of an earlier attempt, whose findings were reported then."""
-        if isinstance(record, StepRecord):
-            self._watching.after(record)
-        if isinstance(record, CheckpointRecord):
-            self._watching.saved(record.step)
-
     def _record(self, record: Record) -> None:
         with self._lock:
-            for sink in self._sinks:
-                try:
-                    sink.record(record)
-                except OSError as error:  # nothing that is trained depends on a sink
-                    log.warning("action=record sink=%s outcome=lost reason=%s", type(sink).__name__, said(error))
+            self._pass_on(record)
+
+    def _pass_on(self, record: Record) -> None:
+        for sink in self._sinks:
+            try:
+                sink.record(record)
+            except OSError as error:  # nothing that is trained depends on a sink
+                log.warning("action=record sink=%s outcome=lost reason=%s", type(sink).__name__, said(error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,9 +295,9 @@ class RunFiles:
         """Drop what was recorded after a step; return the work that is lost with it."""
         return rewind(self._events, step)
 
-    def records(self) -> Iterator[Record]:
-        """Yield what is recorded."""
-        return read_events(self._events) if self._events.exists() else iter(())
+    def recalled(self, progress: ProgressHolder, watching: AnomalyMonitor) -> None:
+        """Let the two know what is recorded."""
+        recall(self._events, progress, watching)
 
     def opened(self, step: int) -> Sequence[Sink]:
         """Open the files for what follows a step."""

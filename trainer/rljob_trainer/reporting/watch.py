@@ -13,7 +13,7 @@ from statistics import fmean, median
 from rljob_api.control import Finding
 from rljob_api.sections import Spec, Watch
 from rljob_trainer.reporting.gpu_findings import throttled
-from rljob_trainer.reporting.past import Mean, Past
+from rljob_trainer.reporting.past import Mean, Past, Windows
 from rljob_trainer.reporting.records import StepRecord
 from rljob_trainer.reporting.watch_limits import Bounds, bounds, eased, eased_bounds
 
@@ -43,6 +43,17 @@ FEWEST_SAMPLES = 50
 """mean of an engine in the window; with fewer, chance alone makes engines unequal"""
 
 
+@dataclass(frozen=True)
+class WatchState:
+    """What a monitor knows, but for the last steps."""
+
+    window: int
+    skipped: int
+    windows: dict[str, Windows]
+    standing: dict[str, Finding]
+    saved: list[int]
+
+
 @dataclass
 class AnomalyMonitor:
     """Runs the detectors after each step and remembers their findings."""
@@ -69,6 +80,18 @@ class AnomalyMonitor:
         # With the first numbers: those of later steps would be a change at every step.
         self._standing = {finding.name: self._standing.get(finding.name, finding) for finding in found}
         return new
+
+    @property
+    def state(self) -> WatchState:
+        """What it knows, to be restored."""
+        past = self._past
+        return WatchState(past.window, past.skipped, past.windows, self._standing, self._saved)
+
+    def restore(self, state: WatchState, recent: Sequence[StepRecord]) -> None:
+        """Know what another monitor knew, which had the same window; `recent`: the last steps."""
+        last = [*recent][-state.window - 1 :]
+        self._past = Past(state.window, state.skipped, state.windows, last)
+        self._standing, self._saved = state.standing, state.saved
 
     def note(self, finding: Finding) -> None:
         """Note a finding that does not end while this driver runs: a GPU with an error."""
