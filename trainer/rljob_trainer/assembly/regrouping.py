@@ -8,6 +8,7 @@ supervisor starts another one.
 """
 
 import logging
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 
 OF_LOST_RANKS = (LearnerLostError, LearnerError, LearnerStalledError, TransferError)
 """what those raise who wait for a rank that is gone, or for others that wait for it"""
+NODE = re.compile(r"\s*ip: \S+\s*")
+"""the line that names it in what Ray says of an actor that died"""
 NOTICED_S = 5.0
 """within which Ray reports that a process is gone [s]"""
 
@@ -69,7 +72,7 @@ class Regrouping:
             again = self.start(found)
         seconds = time.monotonic() - began
         foundation.report.found(finding(error, found, seconds), found.step)
-        foundation.status_store.update(began=f"continues with new ranks of the learner, {found}: {said(error)}")
+        foundation.status_store.update(began=f"continues with new ranks of the learner, {found}: {cause(error)}")
         log.info("action=regroup outcome=done seconds=%.1f step=%d", seconds, found.step)
         return again
 
@@ -89,10 +92,17 @@ class Regrouping:
         return found
 
 
+def cause(error: Exception) -> str:
+    """Return the error in a line, with the node of which Ray tells lines further down."""
+    first, *others = str(error).splitlines() or [""]
+    node = next((f" (node {line.split()[1]})" for line in others if NODE.fullmatch(line)), "")
+    return f"{said(type(error)(first))}{node}"
+
+
 def finding(error: Exception, found: Start, seconds: float) -> Finding:
     """Return that a rank was lost, and what it cost."""
     return Finding(
         name="LostRank",
-        evidence=f"{said(error)}; new ranks began after {seconds:.0f} s, and the run {found}; engines continued",
+        evidence=f"{cause(error)}; new ranks began after {seconds:.0f} s, and the run {found}; engines continued",
         advice="look for the end of the process: memory of its node (OOMKilled), messages of its GPU, its log",
     )

@@ -10,13 +10,16 @@ import pytest
 from rljob_api.reading.manifest import parse
 from rljob_api.sections import Spec
 from rljob_trainer.assembly import regrouping
-from rljob_trainer.assembly.regrouping import Regrouping, possible
+from rljob_trainer.assembly.regrouping import Regrouping, cause, possible
 from rljob_trainer.learners.errors import LearnerLostError
 from rljob_trainer.rundir.resume import Start
 from rljob_trainer.sync.transport import TransferError
 from support.trainer.whole_run import manifest
 
 LOST = LearnerLostError("learner rank 1: its process is gone")
+OF_RAY = LearnerLostError(
+    "learner rank 0: its process is gone: it died.\n\tpid: 8439\n\tip: 10.0.3.7\nSome common causes"
+)
 
 
 def spec_of(sections: dict[str, Any]) -> Spec:
@@ -118,3 +121,9 @@ def test_what_new_ranks_do_not_mend_is_raised(
     with pytest.raises(type(error), match=str(error)):
         world.regroup(world.run, error)
     assert not any(each.startswith("start") for each in world.happened)
+
+
+def test_a_lost_rank_is_said_in_a_line_with_its_node() -> None:
+    assert cause(OF_RAY) == "LearnerLostError: learner rank 0: its process is gone: it died. (node 10.0.3.7)"
+    assert cause(LOST) == f"LearnerLostError: {LOST}"
+    assert cause(LearnerLostError()) == "LearnerLostError"
