@@ -106,7 +106,7 @@ class Dump:
     def require(self, steps: range) -> None:
         """Raise DumpError unless there is a file for each of these steps."""
         there = self.steps()
-        if (missing := next((step for step in steps if step not in there), None)) is not None:
+        if (missing := min({*steps}.difference(there), default=None)) is not None:
             raise DumpError(self._absent(missing, there))
 
     def _absent(self, step: int, there: Sequence[int]) -> str:
