@@ -5,7 +5,7 @@ Axes: G samples of one prompt, T tokens, L layers, K experts of a token in a lay
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import compress
+from itertools import compress, islice
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # `rljob status` reads samples of reports where numpy is not installed
@@ -113,13 +113,17 @@ class Sample:
 
     @property
     def versions(self) -> tuple[tuple[int, int], ...]:
-        """How many of its tokens, one after the other, which version made."""
-        return self.carried or ((self.version, len(self.tokens_T)),)
+        """How many of the tokens that the model wrote, one after the other, which version made."""
+        runs = self.carried or ((self.version, len(self.tokens_T)),)
+        if not self.segments:
+            return runs
+        own = iter(self.own_T)
+        return tuple((version, sum(islice(own, tokens))) for version, tokens in runs)
 
     @property
     def oldest(self) -> int:
         """The oldest version that made any of its tokens."""
-        return min(version for version, _ in self.versions)
+        return min((version for version, _ in self.carried), default=self.version)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ ENGINES = (
     ),
 )
 
-other_way = when(has(rollout.generate), "generate", when(has(rollout.tools), "tools", "agent"))
+other_way = when(has(rollout.generate), "generate", "tools")
 AHEAD = (
     requires(
         ahead,
@@ -55,7 +55,7 @@ AHEAD = (
     ),
     requires(
         ahead,
-        ~has(ahead) | ~has(rollout.generate) & ~has(rollout.tools) & ~has(rollout.agent),
+        ~has(ahead) | ~has(rollout.generate) & ~has(rollout.tools),
         f"cannot be combined with spec.rollout.{other_way}: weights would change between two answers of a sample"
         "; nearest valid: leave it out",
     ),
@@ -67,7 +67,7 @@ AHEAD = (
     ),
     requires(
         ahead.max_staleness,
-        ~has(ahead) | ahead.partial | (ahead.max_staleness <= ahead.update_interval),
+        ~has(ahead) | ahead.partial | has(rollout.agent) | (ahead.max_staleness <= ahead.update_interval),
         "would only make samples older: without partial a publication waits for all that has begun"
         f"; nearest valid: {ahead.update_interval}, or partial true",
     ),

@@ -9,6 +9,8 @@ from openai import OpenAI
 from transformers import PreTrainedTokenizerBase
 
 from rljob_trainer.conversations.generator import Engines
+from rljob_trainer.engines.carrying import GatedStreams
+from rljob_trainer.engines.gate import Gate
 from rljob_trainer.gateway.chat import Gateway, Session
 from rljob_trainer.gateway.parsing import Parsers
 from rljob_trainer.gateway.record import Opening, Settings
@@ -54,10 +56,12 @@ def scripted_gateway(
     settings: Settings = SETTINGS,
     parsers: Parsers | None = None,
     clock: Callable[[], float] = lambda: 0.0,
+    gate: Gate | None = None,
 ) -> Iterator[ScriptedGateway]:
     """Serve a script to one session."""
     router = ScriptedRouter(tokenizer, script)
-    engines = Engines(router, 1.0, settings.patience_s, alive=lambda: None)  # type: ignore[arg-type]
-    gateway = Gateway(settings, tokenizer, lambda url: engines, parsers or Parsers(), clock)
+    gate = gate or Gate()
+    engines = Engines(GatedStreams(router, gate), 1.0, settings.patience_s, alive=lambda: None)
+    gateway = Gateway(settings, tokenizer, lambda url: engines, parsers or Parsers(), clock, gate=gate)
     with served_in_thread(application(gateway, "admin")) as url:
         yield ScriptedGateway(gateway, gateway.open(OPENING), router, url)

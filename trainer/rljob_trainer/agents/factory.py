@@ -57,6 +57,7 @@ class Agents:
                 branches=self.agent.branches,
                 drop_outgrown=self.spec.rollout.overflow == "Drop",
                 judged=bool(self.spec.reward.judgings),
+                across_versions=self.spec.ahead is not None,
             ),
             concurrency=self.agent.concurrency,
             outage=outage,
@@ -95,12 +96,17 @@ def gateway_settings(spec: Spec, agent: Agent, model: Path, patience_s: float) -
         tool_parser=agent.tool_parser,
         reasoning_parser=agent.reasoning_parser,
         whole=spec.training.experts.replay is Replay.ROLLOUT,
+        carries=spec.ahead is not None and spec.ahead.partial,
     )
 
 
 def most_at_once(spec: Spec) -> int:
-    """Return how many trajectories a step or an evaluation has; questions without a limit are taken for many."""
+    """Return how many trajectories there may be: of a step and those ahead of it, or of an evaluation.
+
+    Questions without a limit are taken for many.
+    """
     rollout, limits = spec.rollout, [each.limit or math.inf for each in spec.data.evaluation_sets]
     held_out = [math.inf] if spec.data.held_out else []
-    most = max([rollout.prompts_per_step * rollout.samples_per_prompt, *limits, *held_out])
+    steps = 1 if spec.ahead is None else 1 + spec.ahead.max_staleness
+    most = max([steps * rollout.prompts_per_step * rollout.samples_per_prompt, *limits, *held_out])
     return int(min(most, 1e6))

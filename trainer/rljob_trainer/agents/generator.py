@@ -1,7 +1,8 @@
 """The generator for agents: each sample is the session of one call of the agent's function.
 
 A trajectory that fails is started again, some times; then its sample is lost, and the others of its group stay. One
-whose gateway has ended, or whose weights have changed, is started again without being counted as a failure.
+whose gateway has ended is started again without being counted as a failure; also one whose weights have changed, if
+rollouts are not ahead of training.
 """
 
 import asyncio

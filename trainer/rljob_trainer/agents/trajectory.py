@@ -9,7 +9,7 @@ What the model wrote is trained on once: a branch that shares turns with an earl
 Axes: T tokens.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 
@@ -31,6 +31,8 @@ class Counting:
     """whether a sample that exceeds the context is left out"""
     judged: bool
     """whether the job has a reward; else the agent must give one"""
+    across_versions: bool = False
+    """whether weights may change between two answers: rollouts are ahead of training"""
 
 
 def trajectory(ended: Outcome, record: Record, counting: Counting) -> Sample:
@@ -47,7 +49,7 @@ def trajectory(ended: Outcome, record: Record, counting: Counting) -> Sample:
         raise (TooSlowError if ended.is_late else GenerateError)(ended.reason + refused)
     if not any(turn.tokens_T for turn in record.turns):
         raise GenerateError("never got an answer of the model")
-    if len({turn.version for turn in record.turns}) > 1:
+    if not counting.across_versions and len({turn.version for turn in record.turns}) > 1:
         raise GenerationFailedError("the weights have changed between two answers")
     returned = ended if isinstance(ended, Returned) else Returned()
     if returned.reward is None and not counting.judged:
@@ -59,15 +61,17 @@ def _sample(record: Record, returned: Returned, counting: Counting) -> Sample:
     last = record.turns[-1]
     parts = list(parted(record.turns, counting.branches))
     turns = [*chain.from_iterable(part.stretches for part in parts)]
+    versions = tuple(_joined(each for turn in turns for each in turn.versions))
     return Sample(
         tokens_T=tuple(token for each in turns for token in each.tokens_T),
         logprobs_T=tuple(logprob for each in turns for logprob in each.logprobs_T),
         text=session_text(record.turns) if returned.text is None else returned.text,
-        version=last.version,
+        version=max((version for version, _ in versions), default=last.version),
         finish_reason="length" if record.over is not None else last.finish_reason,
         engine=last.engine,
         segments=tuple(Segment(len(each.tokens_T), each.text, each.by_model) for each in turns),
         dropped=record.over == "context" and counting.drop_outgrown,
+        carried=versions if len(versions) > 1 else (),
         branches=tuple(part.branch for part in parts),
         reward=returned.reward,
     )
@@ -81,6 +85,8 @@ class Stretch:
     logprobs_T: tuple[float, ...]
     text: str
     by_model: bool
+    versions: tuple[tuple[int, int], ...]
+    """(version, tokens): which weights made how many; what was given counts to the answer that follows"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +127,14 @@ def session_text(turns: Sequence[Turn]) -> str:
 
 
 def _given(turn: Turn) -> Stretch:
-    return Stretch(turn.given_T, (0.0,) * len(turn.given_T), turn.given, by_model=False)
+    versions = ((turn.versions[0][0], len(turn.given_T)),)
+    return Stretch(turn.given_T, (0.0,) * len(turn.given_T), turn.given, by_model=False, versions=versions)
 
 
 def _said(turn: Turn) -> Stretch:
     """Return an answer; one that was forced into a format is context, as its log-probabilities are not the model's."""
     logprobs_T = turn.logprobs_T if turn.trained else (0.0,) * len(turn.tokens_T)
-    return Stretch(turn.tokens_T, logprobs_T, turn.said, by_model=turn.trained)
+    return Stretch(turn.tokens_T, logprobs_T, turn.said, by_model=turn.trained, versions=turn.versions)
 
 
 def _merged(stretches: Iterator[Stretch]) -> Iterator[Stretch]:
@@ -136,4 +143,11 @@ def _merged(stretches: Iterator[Stretch]) -> Iterator[Stretch]:
         same = list(run)
         tokens_T = tuple(token for each in same for token in each.tokens_T)
         logprobs_T = tuple(logprob for each in same for logprob in each.logprobs_T)
-        yield Stretch(tokens_T, logprobs_T, "".join(each.text for each in same), by_model)
+        versions = tuple(_joined(each for stretch in same for each in stretch.versions))
+        yield Stretch(tokens_T, logprobs_T, "".join(each.text for each in same), by_model, versions)
+
+
+def _joined(versions: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield neighbours of one version as one."""
+    for version, run in groupby(versions, key=lambda each: each[0]):
+        yield version, sum(tokens for _, tokens in run)

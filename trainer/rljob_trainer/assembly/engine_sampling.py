@@ -35,7 +35,7 @@ from rljob_trainer.rollouts.asynchronous import AsyncRollouts
 from rljob_trainer.rollouts.evaluation import HeldOut, NoHeldOut, with_sets
 from rljob_trainer.rollouts.sampler import Sampler
 from rljob_trainer.rollouts.synchronous import SyncRollouts
-from rljob_trainer.sync.gated_weights import GatedWeights
+from rljob_trainer.sync.gated_weights import Door, GatedWeights
 from rljob_trainer.sync.publisher import Publisher
 from rljob_trainer.sync.weights import EngineWeights
 
@@ -161,11 +161,12 @@ class EngineSampling:
         """Return rollouts that run while the learner trains, and weights that are published behind a gate."""
         spec, rollout, gate = self.foundation.spec, self.foundation.spec.rollout, Gate()
         router: Generates = Gated(self.fleet.client, gate)
-        if ahead.partial:
+        door: Door = gate if self.agents is None else self.agents.agents.gateways
+        if ahead.partial and self.agents is None:
             decode = partial(load_tokenizer(self.material.model).decode, skip_special_tokens=True)
             router = Carrying(router, decode)
         cut = self.fleet.pool.cut if ahead.partial else None
-        gated = GatedWeights(weights=weights, gate=gate, due=updates(spec).due, cut=cut)
+        gated = GatedWeights(weights=weights, gate=door, due=updates(spec).due, cut=cut)
         rollouts = AsyncRollouts(
             scheduler=scheduler,
             sampler=self._sampler(router, weights.publisher, learner),

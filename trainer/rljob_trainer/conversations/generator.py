@@ -22,7 +22,8 @@ from rljob_trainer.engines.client import (
     Continuation,
     EngineError,
     EngineRefusedError,
-    RouterClient,
+    Generates,
+    Streams,
     TokenRequest,
 )
 from rljob_trainer.engines.generation import token_request
@@ -41,8 +42,8 @@ LOOK_S = 1.0
 class Engines:
     """All engines, behind the router: asked until one answers."""
 
-    router: RouterClient
-    """with a session in the functions' event loop"""
+    router: Streams
+    """with a session in the event loop of those who ask"""
     deadline_s: float
     """of one request"""
     patience_s: float
@@ -50,6 +51,8 @@ class Engines:
     alive: Callable[[], None]
     """called on every answer"""
     clock: Callable[[], float] = time.monotonic
+    carrying: Generates | None = None
+    """the router behind what carries answers over publications; None: no publication cuts an answer"""
     retries: int = 0
     _last_answer_s: float = field(init=False)
 
@@ -65,7 +68,7 @@ class Engines:
         logged = ""
         while True:
             try:
-                (said,) = await self.router.generate(request, self.deadline_s)
+                (said,) = await (self.carrying or self.router).generate(request, self.deadline_s)
             except EngineRefusedError:
                 raise
             except EngineError as error:
@@ -82,7 +85,11 @@ class Engines:
         """Yield one continuation in parts; all but the last have an empty `finish_reason`.
 
         What an engine has said stays: where it is lost, another one goes on behind its last token. Raises as `answer`.
+        With `carrying` there is one part: the last token before a publication is made again, so it cannot be given out.
         """
+        if self.carrying is not None:
+            yield await self.answer(request)
+            return
         logged = ""
         said: tuple[int, ...] = ()
         last: Continuation | None = None
@@ -113,13 +120,17 @@ class Engines:
 
     async def _pause(self, reason: str, logged: str) -> str:
         """Wait before a request is repeated, and return the reason. Raises RolloutTimeoutError."""
-        self.retries += 1
         if logged != reason:  # without engines, the same reason repeats for minutes
             log.info("action=retry reason=%s", reason)
-        if self.clock() - self._last_answer_s > self.patience_s:
-            raise RolloutTimeoutError(f"no engine has answered within {self.patience_s:g} s: {reason}")
+        self.failed(reason)
         await asyncio.sleep(RETRY_PAUSE_S)
         return reason
+
+    def failed(self, reason: str) -> None:
+        """Count a request that no engine has answered. Raises RolloutTimeoutError if none has answered any for long."""
+        self.retries += 1
+        if self.clock() - self._last_answer_s > self.patience_s:
+            raise RolloutTimeoutError(f"no engine has answered within {self.patience_s:g} s: {reason}")
 
 
 @dataclass(frozen=True, slots=True)

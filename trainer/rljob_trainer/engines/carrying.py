@@ -10,11 +10,19 @@ what it is.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from rljob_trainer.engines.client import Continuation, EngineError, EngineRefusedError, Generates, TokenRequest
+from rljob_trainer.engines.client import (
+    Continuation,
+    EngineError,
+    EngineRefusedError,
+    Generates,
+    Streams,
+    TokenRequest,
+)
 from rljob_trainer.engines.gate import Gate
 
 log = logging.getLogger(__name__)
@@ -39,16 +47,37 @@ class Gated:
 
 
 @dataclass(frozen=True, slots=True)
+class GatedStreams:
+    """As `Gated`, for requests whose answers come in parts, too."""
+
+    router: Streams
+    gate: Gate
+
+    async def generate(self, request: TokenRequest, deadline_s: float) -> tuple[Continuation, ...]:
+        """Return the answers; `deadline_s` is for a request that has passed the gate."""
+        return await Gated(self.router, self.gate).generate(request, deadline_s)
+
+    async def stream(self, request: TokenRequest, deadline_s: float) -> AsyncGenerator[Continuation, None]:
+        """Yield the parts of an answer; `deadline_s` as above."""
+        async with self.gate.passed(), aclosing(self.router.stream(request, deadline_s)) as parts:
+            async for part in parts:
+                yield part
+
+
+@dataclass(frozen=True, slots=True)
 class Carrying:
     """Requests the rest of each cut response until it is complete."""
 
     router: Generates
     decode: Decode
+    failed: Callable[[str], None] = lambda reason: None
+    """called when the rest of a response was not answered, before it is asked again; raises when that is pointless"""
 
     async def generate(self, request: TokenRequest, deadline_s: float) -> tuple[Continuation, ...]:
         """Return whole responses; `deadline_s` is for each part of one.
 
-        Raises EngineError when nothing has been made yet and another try is due, EngineRefusedError when no try helps.
+        Raises EngineError when nothing has been made yet and another try is due, EngineRefusedError when no try helps,
+        and what `failed` raises.
         """
         first = await self.router.generate(request, deadline_s)
         rest = [asyncio.ensure_future(self._whole(request, part, deadline_s)) for part in first]
@@ -62,7 +91,7 @@ class Carrying:
     async def _whole(self, request: TokenRequest, part: Continuation, deadline_s: float) -> Continuation:
         parts = [part]
         while parts[-1].finish_reason == "abort":
-            cut = _without_last_token(parts.pop())
+            cut = _kept(parts.pop(), request)
             parts += [cut] if cut.tokens_T else []
             if not cut.tokens_T:
                 await asyncio.sleep(PAUSE_S)
@@ -81,6 +110,7 @@ class Carrying:
             except EngineError as error:  # what was made so far is kept
                 if logged != (logged := str(error)):
                     log.info("action=carry_again reason=%s", logged)
+                self.failed(logged)
                 await asyncio.sleep(PAUSE_S)
             else:
                 return part
@@ -133,8 +163,9 @@ def _rest(request: TokenRequest, parts: Sequence[Continuation]) -> TokenRequest:
     )
 
 
-def _without_last_token(part: Continuation) -> Continuation:
-    return _first(part, max(0, len(part.tokens_T) - 1))
+def _kept(part: Continuation, request: TokenRequest) -> Continuation:
+    """Return a part without its last token; of an answer in a forced format, nothing: the format begins with it."""
+    return _first(part, max(0, len(part.tokens_T) - 1) if request.json_schema is None else 0)
 
 
 def _first(part: Continuation, number: int) -> Continuation:

@@ -113,6 +113,13 @@ class Generates(Protocol):
         """Return `request.num_samples` continuations. Raises EngineError."""
 
 
+class Streams(Generates, Protocol):
+    """Answers in parts, too."""
+
+    def stream(self, request: TokenRequest, deadline_s: float) -> AsyncGenerator[Continuation, None]:
+        """Yield one continuation in parts; all but the last have an empty `finish_reason`. Raises EngineError."""
+
+
 @dataclass(frozen=True, slots=True)
 class GroupAddress:
     """Where the members of a weight group meet."""

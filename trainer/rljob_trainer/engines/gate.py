@@ -31,11 +31,11 @@ class Gate:
             if not self._inside:
                 self._empty.set()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Admit no further request."""
         self._open.clear()
 
-    def open(self) -> None:
+    async def open(self) -> None:
         """Admit requests again."""
         self._open.set()
 
@@ -45,6 +45,8 @@ class Gate:
 
     async def emptied(self, timeout_s: float | None = None) -> bool:
         """Wait until no request is inside, at most `timeout_s` [s]; return whether that is the case."""
+        if self._empty.is_set():
+            return True
         try:
             await asyncio.wait_for(self._empty.wait(), timeout_s)
         except TimeoutError:

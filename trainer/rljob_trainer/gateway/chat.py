@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from rljob_api.sizing.token_limits import new_tokens
 from rljob_trainer.conversations import turns as texts
 from rljob_trainer.engines.client import Continuation, EngineRefusedError, TokenRequest
+from rljob_trainer.engines.gate import Gate
 from rljob_trainer.gateway.answers import Choice, Completion
 from rljob_trainer.gateway.errors import TOO_LONG, RequestError
 from rljob_trainer.gateway.growing import GrowingAnswer
@@ -132,14 +133,16 @@ class Gateway:
         parsers: Parsers,
         clock: Callable[[], float] = time.monotonic,
         unix_time: Callable[[], float] = time.time,
+        gate: Gate | None = None,
     ) -> None:
-        """`engines` returns those behind a router, by its URL."""
+        """`engines` returns those behind a router, by its URL; their requests pass `gate`."""
         self.settings = settings
         self._tokenizer = tokenizer
         self._rendering = Rendering(tokenizer)
         self._engines = engines
         self._parsers = parsers
         self._clock, self._unix_time = clock, unix_time
+        self._gate = gate or Gate()
         self._sessions: dict[str, Session] = {}
         self._room = asyncio.Semaphore(MOST_IN_FLIGHT)
         self._markers = frozenset(tokenizer.all_special_ids)
@@ -148,6 +151,16 @@ class Gateway:
     def num_sessions(self) -> int:
         """How many are open."""
         return len(self._sessions)
+
+    async def admit(self, admits: bool, wait_s: float) -> bool:
+        """Let requests pass to the engines, or hold them here; return whether none is there after `wait_s` [s]."""
+        if admits:
+            await self._gate.open()
+            for session in self._sessions.values():
+                session.engines.begin()
+        else:
+            await self._gate.close()
+        return await self._gate.emptied(wait_s)
 
     def open(self, opening: Opening) -> Session:
         """Begin a session. Raises RequestError if there are too many."""
@@ -331,6 +344,7 @@ class Gateway:
             engine=said.engine,
             finish_reason=said.finish_reason,
             trained=asked.tokens.json_schema is None,
+            carried=said.carried,
             experts=said.experts,
         )
 

@@ -1,6 +1,7 @@
 """The driver's side of gateways: starts their processes beside the router, watches them, opens and closes sessions.
 
-A gateway that ends is started again on the same port. Its sessions are lost with it: closing one says so.
+A gateway that ends is started again on the same port. Its sessions are lost with it: closing one says so. While weights
+are published, gateways hold what agents ask for, and no session is opened.
 """
 
 import asyncio
@@ -76,6 +77,7 @@ class GatewayProcess:
         self._session = session
         self._keys = {ADMIN_VARIABLE: secrets.token_hex(), KEY_VARIABLE: router_key}
         self._process: KeptProcess | None = None
+        self._serves = False
 
     async def start(self) -> None:
         """Start the process and wait until it answers. Raises GatewayError and GenerateError."""
@@ -111,8 +113,23 @@ class GatewayProcess:
         """Return what a session was. Raises GatewayError if the gateway has lost it."""
         return from_json(await self._ask("DELETE", f"/sessions/{name}"))
 
+    async def admit(self, admits: bool, wait_s: float = 0.0) -> bool:
+        """Let its requests pass to engines, or hold them; return whether none is there after `wait_s` [s].
+
+        One that does not answer is ended: it must not ask for tokens while weights change, nor hold requests for ever.
+        """
+        if not self._serves:
+            return True
+        try:
+            return bool((await self._ask("POST", "/gate", {"admits": admits, "wait_s": wait_s}))["is_empty"])
+        except GatewayError as error:
+            log.error("gateway action=end reason=%s", error)
+            await self.stop()
+            return True
+
     async def stop(self) -> None:
         """Kill the process."""
+        self._serves = False
         if self._process is not None:
             await asyncio.to_thread(self._process.stop)
 
@@ -135,6 +152,7 @@ class GatewayProcess:
             if time.monotonic() > deadline:
                 raise GatewayError(f"gateway: start: no answer within {READY_S:g} s; log:\n{process.log_tail()}")
             await asyncio.sleep(POLL_S)
+        self._serves = True
 
     async def _answers(self) -> bool:
         try:
@@ -163,6 +181,8 @@ class Gateways:
 
     def __init__(self, processes: tuple[GatewayProcess, ...]) -> None:
         self.processes = processes
+        self._open = asyncio.Event()
+        self._open.set()
 
     async def start(self) -> None:
         """Start all. Raises GatewayError, and GenerateError for a parser that SGLang does not have."""
@@ -178,6 +198,7 @@ class Gateways:
 
     async def open_session(self, opening: Opening) -> OpenSession:
         """Return a new session of the process that has the fewest. Raises GatewayError."""
+        await self._open.wait()
         least = min(self.processes, key=lambda each: each.open)
         session = await least.open_session(opening)
         least.open += 1
@@ -187,3 +208,21 @@ class Gateways:
         """Return what a session was. Raises GatewayError if its gateway has lost it."""
         session.gateway.open -= 1
         return await session.gateway.close_session(session.name)
+
+    async def close(self) -> None:
+        """Have all requests to engines held, and open no session."""
+        self._open.clear()
+        await asyncio.gather(*(each.admit(False) for each in self.processes))
+
+    async def emptied(self, timeout_s: float | None = None) -> bool:
+        """Wait until engines have no request of ours, at most `timeout_s` [s]; return whether that is the case."""
+        while True:
+            wait_s = LOOK_S if timeout_s is None else timeout_s
+            empty = all(await asyncio.gather(*(each.admit(False, wait_s) for each in self.processes)))
+            if empty or timeout_s is not None:
+                return empty
+
+    async def open(self) -> None:
+        """Have requests sent again, those that were held among them."""
+        await asyncio.gather(*(each.admit(True) for each in self.processes))
+        self._open.set()

@@ -137,6 +137,7 @@ class GrowingAnswer:
                 version=version,
                 engine=parts[-1].engine,
                 finish_reason=parts[-1].finish_reason or CUT,
+                carried=parts[-1].carried,
                 experts=parts[-1].experts,
             )
 

@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import setproctitle
@@ -18,7 +18,9 @@ from aiohttp import web
 from rljob_api.exits import Exit
 from rljob_trainer.conversations.generator import Engines
 from rljob_trainer.data.tokenizer import load_tokenizer
+from rljob_trainer.engines.carrying import Carrying, GatedStreams
 from rljob_trainer.engines.client import RouterClient, open_session
+from rljob_trainer.engines.gate import Gate
 from rljob_trainer.engines.key import KEY_VARIABLE
 from rljob_trainer.gateway.chat import Gateway
 from rljob_trainer.gateway.parsing import Parsers, UnknownParserError
@@ -44,14 +46,17 @@ async def serve(host: str, port: int, settings: Settings, admin_key: str, router
     """Load the tokenizer and the parsers, and serve for ever."""
     parsers = Parsers(settings.tool_parser, settings.reasoning_parser)
     parsers.check()
-    session = open_session()
+    session, gate, tokenizer = open_session(), Gate(), load_tokenizer(Path(settings.model))
 
     @cache
     def engines(url: str) -> Engines:
-        client = RouterClient(session, url, router_key)
-        return Engines(client, settings.deadline_s, settings.patience_s, alive=lambda: None)
+        gated = GatedStreams(RouterClient(session, url, router_key), gate)
+        made = Engines(gated, settings.deadline_s, settings.patience_s, alive=lambda: None)
+        if settings.carries:
+            made.carrying = Carrying(gated, partial(tokenizer.decode, skip_special_tokens=True), made.failed)
+        return made
 
-    gateway = Gateway(settings, load_tokenizer(Path(settings.model)), engines, parsers)
+    gateway = Gateway(settings, tokenizer, engines, parsers, gate=gate)
     runner = web.AppRunner(application(gateway, admin_key))
     await runner.setup()
     await web.TCPSite(runner, host, port, backlog=1024).start()

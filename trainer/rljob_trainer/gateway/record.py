@@ -36,6 +36,8 @@ class Settings:
     reasoning_parser: str | None = None
     whole: bool = False
     """whether an answer whose client goes away is made to its end: only then an engine says which experts it used"""
+    carries: bool = False
+    """whether an answer that a publication cuts off continues with the new weights"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +89,9 @@ def _written(turn: Turn) -> str | None:
 
 
 def _turn(content: Mapping[str, Any]) -> Turn:
-    lists = {name: tuple(content[name]) for name in ("given_T", "tokens_T", "logprobs_T")}
+    lists: dict[str, tuple[Any, ...]] = {name: tuple(content[name]) for name in ("given_T", "tokens_T", "logprobs_T")}
     lists["logprobs_T"] = tuple(nan if each is None else each for each in lists["logprobs_T"])  # JSON has no NaN
+    lists["carried"] = tuple((version, tokens) for version, tokens in content["carried"])
     given = content["experts"]
     experts = None if given is None else np.frombuffer(base64.b64decode(given), np.int16)
     return Turn(**{**content, **lists, "experts": experts})

@@ -1,4 +1,4 @@
-"""The gateway's HTTP: `/sessions/ID/v1` for agents, `/sessions` and `/health` for the driver."""
+"""The gateway's HTTP: `/sessions/ID/v1` for agents, `/sessions`, `/gate` and `/health` for the driver."""
 
 import asyncio
 import hmac
@@ -55,6 +55,7 @@ def application(gateway: Gateway, admin_key: str) -> web.Application:
     app = web.Application(middlewares=[_errors], client_max_size=MOST_BYTES)
     app[GATEWAY], app[ADMIN] = gateway, admin_key
     app.router.add_get("/health", _health)
+    app.router.add_post("/gate", _gate)
     app.router.add_post("/sessions", _open)
     app.router.add_delete("/sessions/{session}", _close)
     app.router.add_post("/sessions/{session}/v1/chat/completions", _complete)
@@ -84,6 +85,12 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
 async def _health(request: web.Request) -> web.Response:
     _require_driver(request)
     return _json({"sessions": request.app[GATEWAY].num_sessions})
+
+
+async def _gate(request: web.Request) -> web.Response:
+    _require_driver(request)
+    asked = await _body(request)
+    return _json({"is_empty": await request.app[GATEWAY].admit(asked["admits"], asked["wait_s"])})
 
 
 async def _open(request: web.Request) -> web.Response:

@@ -40,11 +40,19 @@ class Turn:
     text: str
     """without the token or stop string that ended it"""
     version: int
+    """of the weights that made it, or the last of its tokens"""
     engine: str
     finish_reason: str
     trained: bool = True
     """False: the answer was forced into a format, so its log-probabilities are not the model's"""
+    carried: tuple[tuple[int, int], ...] = ()
+    """(version, tokens) of its parts, where it was carried over publications; empty: `version` made all of it"""
     experts: npt.NDArray[np.int16] | None = field(default=None, compare=False)
+
+    @property
+    def versions(self) -> tuple[tuple[int, int], ...]:
+        """How many of its tokens, one after the other, which version made."""
+        return self.carried or ((self.version, len(self.tokens_T)),)
 
 
 def keys(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

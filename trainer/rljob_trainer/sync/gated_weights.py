@@ -8,8 +8,8 @@ Weights may be published less often than they change; the engines keep their ver
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
-from rljob_trainer.engines.gate import Gate
 from rljob_trainer.metrics import Publication
 from rljob_trainer.sync.weights import EngineWeights
 
@@ -19,12 +19,25 @@ AGAIN_S = 0.1
 """between two cuts: the first misses requests that have not arrived yet [s]"""
 
 
+class Door(Protocol):
+    """What requests pass on their way to engines: `engines.gate.Gate`, or `gateway.client.Gateways`."""
+
+    async def close(self) -> None:
+        """Admit no further request."""
+
+    async def emptied(self, timeout_s: float | None = None) -> bool:
+        """Wait until no request is inside, at most `timeout_s` [s]; return whether that is the case."""
+
+    async def open(self) -> None:
+        """Admit requests again."""
+
+
 @dataclass
 class GatedWeights:
     """Publishes weights while rollouts run."""
 
     weights: EngineWeights
-    gate: Gate
+    gate: Door
     due: Callable[[int], bool]
     """whether a version is to be published"""
     cut: Callable[[], Awaitable[None]] | None
@@ -58,12 +71,12 @@ class GatedWeights:
         try:
             self._published = replace(self.weights.publish(version), waited_s=waited_s)
         finally:
-            run(self._opened(), timeout_s=CUT_S)
+            run(self.gate.open(), timeout_s=None)
         return self._published
 
     async def _emptied(self) -> None:
         """Return when all requests have drained. Each has its own deadline, and fails with its engine."""
-        self.gate.close()
+        await self.gate.close()
         if self.cut is None:
             await self.gate.emptied()
             return
@@ -72,6 +85,3 @@ class GatedWeights:
             await self.cut()
             if await self.gate.emptied(AGAIN_S):
                 return
-
-    async def _opened(self) -> None:
-        self.gate.open()

@@ -156,6 +156,7 @@ def test_an_unknown_algorithm_gets_the_nearest_known_one(name, nearest):
         {"spec.training.tensorParallel": 2, "spec.training.pipelineParallel": 4},
         APART | {"spec.rollout.gpusPerEngine": 3, "spec.rollout.engines": 2},
         APART | {"spec.rollout.async": {"maxStaleness": 3, "partial": True}},
+        APART | {"spec.rollout.async": {"maxStaleness": 3}, "spec.rollout.agent": {"function": "own:run"}},
         APART | {"spec.weightSync.bucketMib": 64},
         {"spec.weightSync": {"transport": "Disk", "directory": "/w"}},
         {"spec.weightSync.directory": "/w"},

@@ -59,6 +59,22 @@ def test_the_last_branch_alone_has_all_its_turns():
     ]
 
 
+def test_each_token_has_the_version_that_made_it_where_rollouts_are_ahead_of_training():
+    turns = (
+        turn(0, None, [10, 11], [12, 13], version=3),
+        turn(1, 0, [20], [21, 22, 23], version=5, carried=((4, 2), (5, 1))),
+        turn(2, 1, [30], [31], version=5),
+        turn(3, None, [40], [41, 42], version=4),
+    )
+    sample = trajectory(Returned(), Record(turns), replace(COUNTING, across_versions=True))
+    assert sample.tokens_T == (12, 13, 20, 21, 22, 23, 30, 31, 41, 42)
+    assert sample.carried == ((3, 2), (4, 3), (5, 3), (4, 2))
+    assert sample.versions == ((3, 2), (4, 2), (5, 2), (4, 2)), "what was given is not counted"
+    assert (sample.version, sample.oldest) == (5, 3)
+    same = (turn(0, None, [10], [11]), turn(1, 0, [20], [21]))
+    assert trajectory(Returned(), Record(same), replace(COUNTING, across_versions=True)).carried == ()
+
+
 def test_an_answer_that_was_forced_into_a_format_is_context():
     turns = (turn(0, None, [10], [11], trained=False), turn(1, 0, [12], [13]), turn(2, 1, [14], [15], trained=False))
     sample = trajectory(Returned(), Record(turns), COUNTING)

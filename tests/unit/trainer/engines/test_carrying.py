@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -92,6 +93,23 @@ def test_nothing_is_carried_of_a_request_that_was_never_answered():
         carried(LOST)
 
 
+def test_a_forced_answer_that_was_cut_off_begins_again_because_its_format_does():
+    (found,), asked = carried(
+        part([10, 11], 3), part([11, 99], 4, "stop"), request=replace(REQUEST, json_schema='{"type": "object"}')
+    )
+    assert (found.tokens_T, found.carried) == ((11, 99), ())
+    assert [each.tokens_T for each in asked] == [(1, 2), (1, 2)]
+
+
+def test_who_waits_for_the_rest_of_a_response_may_give_up():
+    def failed(reason: str) -> None:
+        raise TimeoutError(reason)
+
+    router = Carrying(Script(part([10, 11], 3), LOST), decode, failed)
+    with pytest.raises(TimeoutError, match="no answer"):
+        asyncio.run(router.generate(REQUEST, 1.0))
+
+
 def test_a_refusal_ends_the_other_samples_too():
     samples = (part([10, 11], 3), part([10, 11], 3))
     with pytest.raises(EngineRefusedError):
@@ -160,13 +178,13 @@ def test_nobody_passes_a_closed_gate_and_it_is_empty_when_all_are_answered():
         router = Gated(Slow(), gate)
         first = asyncio.ensure_future(router.generate(REQUEST, 1.0))
         await others_run()
-        gate.close()
+        await gate.close()
         second = asyncio.ensure_future(router.generate(REQUEST, 1.0))
         assert not await gate.emptied(0.01)
         answer.set()
         assert await gate.emptied()
         assert (first.done(), second.done()) == (True, False)
-        gate.open()
+        await gate.open()
         await second
 
     asyncio.run(scene())
