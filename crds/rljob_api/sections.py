@@ -552,12 +552,14 @@ class Branches(StrEnum):
 class Agent(Section):
     """An agent that speaks to the model as to OpenAI."""
 
-    function: Text
-    """`module:function`, `async def`, of (task, base_url, api_key); returns a reward, or what is judged"""
+    function: Text | None = None
+    """`module:function`, `async def`, of (task, base_url, api_key)"""
+    command: Annotated[tuple[Text, ...], Field(max_length=64)] = ()
+    """instead: a program, run for each session"""
     branches: Branches = Branches.ALL
-    """branches of a session to train on; `Last`: that of its last answer"""
+    """to train on; `Last`: that of the last answer"""
     max_turns: Annotated[int, Field(ge=1, le=10_000)] = 64
-    """answers of the model in a session"""
+    """answers of a session"""
     timeout_seconds: Timeout = 1800
     """of a session [s]"""
     concurrency: Annotated[int, Field(ge=1, le=2048)] = 128
@@ -569,7 +571,7 @@ class Agent(Section):
     tool_parser: Text | None = None
     """SGLang's, such as `qwen25`; absent: calls are text"""
     reasoning_parser: Text | None = None
-    """SGLang's, such as `qwen3`; absent: reasoning is text"""
+    """such as `qwen3`; absent: reasoning is text"""
     secret_env: SecretNames = ()
     """as of `tools`"""
 
@@ -581,11 +583,11 @@ class Async(Section):
     """step k trains on no token of a weights version older than k minus this value; rollouts start that many steps
     ahead [steps]. slime: train_async.py is 1"""
     update_interval: Annotated[int, Field(ge=1, le=100), Facts(slime="update-weights-interval")] = 1
-    """steps between two publications of weights, at most maxStaleness; weights are also published before an evaluation
-    and after the last step"""
+    """steps between two publications of weights, at most maxStaleness; there are others before an evaluation and after
+    the last step"""
     partial: Annotated[bool, Facts(slime="partial-rollout")] = False
-    """true: a publication interrupts running responses, and they continue with the new weights; each token keeps its
-    version. false: a publication waits for running responses"""
+    """a publication interrupts running responses, which continue with the new weights; each token keeps its version.
+    false: it waits for them"""
 
 
 class RouterPolicy(StrEnum):
@@ -906,7 +908,7 @@ class Recovery(Section):
     started"""
     lost_samples: Fraction = 0.1
     """largest share of the samples of the last 10 steps that may be lost because a function, an engine or a judge
-    failed on them: they are not trained on, and counted by cause. Above it, another attempt is started"""
+    failed on them: not trained on, counted by cause. Above it, another attempt starts"""
     grace_seconds: NotNegative = 10
     """time that the driver waits for a decision of the operator or supervisor [s]; after it, the driver decides by
     the same policy"""

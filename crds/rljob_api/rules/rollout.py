@@ -175,9 +175,17 @@ def agents(spec: Spec) -> Iterator[Problem]:
     agent = spec.rollout.agent
     if agent is None:
         return
-    if not FUNCTION.fullmatch(agent.function):
+    if agent.function is None and not agent.command:
+        yield Problem("spec.rollout.agent", ABSENT, "needs a function or a command")
+    if agent.function is not None and agent.command:
+        rule = "would not run: spec.rollout.agent.function is the agent; leave one of them out"
+        yield Problem("spec.rollout.agent.command", list(agent.command), rule)
+    if agent.function is not None and not FUNCTION.fullmatch(agent.function):
         rule = "is not of the form module:function"
         yield Problem("spec.rollout.agent.function", agent.function, rule, with_colon(agent.function))
+    if agent.function is None and agent.command and "processes" in agent.model_fields_set:
+        rule = "would not be used: each session of a command has its own process; leave it out"
+        yield Problem("spec.rollout.agent.processes", agent.processes, rule)
     if spec.rollout.generate is not None or spec.rollout.tools is not None:
         other = "generate" if spec.rollout.generate is not None else "tools"
         rule = f"would not run: spec.rollout.{other} makes the samples; leave one of them out"

@@ -5,12 +5,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from aiohttp import ClientSession
 
 from rljob_api.sections import Agent, Replay, Spec
 from rljob_api.sizing.token_limits import context_room
-from rljob_trainer.agents.generator import AgentGenerator
+from rljob_trainer.agents.commands import Commands
+from rljob_trainer.agents.generator import AgentGenerator, Calls
 from rljob_trainer.agents.trajectory import Counting
 from rljob_trainer.agents.workers import AgentWorkers
 from rljob_trainer.data.tokenizer import load_config
@@ -23,6 +25,25 @@ FORGET_S = 600.0
 """from the end of an agent's time until a session that is not closed is forgotten [s]"""
 
 
+class Runs(Calls, Protocol):
+    """How agents are run: `workers.AgentWorkers` or `commands.Commands`."""
+
+    name: str
+    """the field that names the agent, and its value"""
+
+    def check(self, alive: Callable[[], None]) -> None:
+        """Raise GenerateError if the agent cannot be run."""
+
+    async def close(self) -> None:
+        """End all that runs."""
+
+
+def runs(agent: Agent, logs: Path) -> Runs:
+    """Return what runs the agent in the manifest's way; nothing is started yet."""
+    log_file = logs / "agents.log"
+    return Commands(agent, log_file) if agent.command else AgentWorkers(agent, log_file)
+
+
 @dataclass(frozen=True, slots=True)
 class Agents:
     """The processes, and how their sessions become samples."""
@@ -30,15 +51,15 @@ class Agents:
     spec: Spec
     agent: Agent
     gateways: Gateways
-    workers: AgentWorkers
+    runs: Runs
 
     async def start(self) -> None:
-        """Start the gateways; workers start at their first call. Raises GatewayError."""
+        """Start the gateways; agents start at their first call. Raises GatewayError."""
         await self.gateways.start()
 
     async def stop(self) -> None:
         """End all processes."""
-        await asyncio.gather(self.workers.close(), self.gateways.stop())
+        await asyncio.gather(self.runs.close(), self.gateways.stop())
 
     def generator(
         self, router: RouterClient, outage: Outage | None, losses: Losses, alive: Callable[[], None]
@@ -49,8 +70,8 @@ class Agents:
         agents run.
         """
         return AgentGenerator(
-            name=self.workers.name,
-            runs=self.workers,
+            name=self.runs.name,
+            runs=self.runs,
             sessions=self.gateways,
             router=router.url,
             counting=Counting(
@@ -80,7 +101,7 @@ def agents(
         GatewayProcess(settings, logs / f"gateway-{number}.log", session, router_key)
         for number in range(num_gateways(sessions))
     )
-    return Agents(spec, agent, Gateways(processes), AgentWorkers(agent, logs / "agents.log"))
+    return Agents(spec, agent, Gateways(processes), runs(agent, logs))
 
 
 def gateway_settings(spec: Spec, agent: Agent, model: Path, patience_s: float) -> Settings:

@@ -1,4 +1,4 @@
-"""The generator for agents: each sample is the session of one call of the agent's function.
+"""The generator for agents: each sample is the session of one call of the agent's function, or of its program.
 
 A trajectory that fails is started again, some times; then its sample is lost, and the others of its group stay. One
 whose gateway has ended is started again without being counted as a failure; also one whose weights have changed, if
@@ -27,8 +27,8 @@ LOOK_S = 1.0
 """between two signs of life [s]"""
 
 
-class Runs(Protocol):
-    """Runs the function: `workers.AgentWorkers`, or a fake of tests."""
+class Calls(Protocol):
+    """Calls the agent."""
 
     async def call(self, arguments: tuple[Any, ...]) -> Outcome:
         """Return how it ended. Raises AwayError."""
@@ -47,8 +47,8 @@ class AgentGenerator:
     """Makes each sample with an agent."""
 
     name: str
-    """for messages: the field that names the function, and its value"""
-    runs: Runs
+    """for messages: the field that names the agent, and its value"""
+    runs: Calls
     sessions: Sessions
     router: str
     """URL"""

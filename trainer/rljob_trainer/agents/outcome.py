@@ -1,4 +1,4 @@
-"""How a call of an agent's function ended."""
+"""How a call of an agent's function, or its program, ended."""
 
 from dataclasses import dataclass
 
@@ -35,7 +35,7 @@ def outcome(answer: Reply, setup: Setup) -> Outcome:
         case {"nothing": True}:
             return Returned()
         case {"late": True}:
-            return late(setup)
+            return late(setup.timeout_s)
         case {"returned": value}:
             return Failed(f"returned {value}; a finite number, a text or None is expected")
         case {"memory": True}:
@@ -44,6 +44,6 @@ def outcome(answer: Reply, setup: Setup) -> Outcome:
             return Failed(f"failed: {answer.get('raised', 'its process gave an answer that was not ours')}")
 
 
-def late(setup: Setup) -> Failed:
-    """Return the failure of a call that has not ended in its time."""
-    return Failed(f"took longer than {setup.timeout_s:g} s (rollout.agent.timeoutSeconds)", is_late=True)
+def late(timeout_s: float) -> Failed:
+    """Return the failure of an agent that has not ended in its time."""
+    return Failed(f"took longer than {timeout_s:g} s (rollout.agent.timeoutSeconds)", is_late=True)

@@ -99,7 +99,7 @@ class _Life:
         for call in self.calls.values():
             gone = Failed(f"its process {end}{beside}{LOG_FOLLOWS}\n{tail}")
             if not call.answer.done():
-                call.answer.set_result(late(self.setup) if call.deadline < now else gone)
+                call.answer.set_result(late(self.setup.timeout_s) if call.deadline < now else gone)
         self.calls.clear()
 
 
@@ -150,7 +150,18 @@ class AgentWorkers:
 
     def __init__(self, agent: Agent, log_file: Path) -> None:
         self.name = f"rollout.agent.function {agent.function}"
-        self._processes = tuple(AgentProcess(setup(agent), log_file) for _ in range(agent.processes))
+        self._setup, self._log = setup(agent), log_file
+        self._processes = tuple(AgentProcess(self._setup, log_file) for _ in range(agent.processes))
+
+    def check(self, alive: Callable[[], None]) -> None:
+        """Raise GenerateError if the function cannot be called in this way."""
+        try:
+            running = start(self._setup, self._log, alive)
+            running.stop()
+        except FunctionError as error:
+            raise GenerateError(str(error)) from error
+        if not running.is_async:
+            raise GenerateError(f"{self.name} is no `async def` function: others could not run beside it")
 
     async def call(self, arguments: Sequence[Any]) -> Outcome:
         """Return how the function ended in the process that has the least to do. Raises AwayError."""
@@ -170,7 +181,7 @@ def without_proxy(environ: Mapping[str, str]) -> dict[str, str]:
 def setup(agent: Agent) -> Setup:
     """Return what a process is for."""
     return Setup(
-        function=agent.function,
+        function=agent.function or "",
         parameters=PARAMETERS,
         by_group=False,
         timeout_s=agent.timeout_seconds,
@@ -180,16 +191,3 @@ def setup(agent: Agent) -> Setup:
         field="rollout.agent.function",
         role="an agent",
     )
-
-
-def try_to_load(agent: Agent, log_file: Path, alive: Callable[[], None]) -> None:
-    """Raise GenerateError if the function cannot be called in this way."""
-    try:
-        running = start(setup(agent), log_file, alive)
-        running.stop()
-    except FunctionError as error:
-        raise GenerateError(str(error)) from error
-    if not running.is_async:
-        raise GenerateError(
-            f"rollout.agent.function {agent.function} is no `async def` function: others could not run beside it"
-        )

@@ -10,7 +10,7 @@ from pathlib import Path
 from rljob_api import control
 from rljob_api.control import EngineStatus
 from rljob_api.sections import Async
-from rljob_trainer.agents.workers import try_to_load
+from rljob_trainer.agents.factory import runs
 from rljob_trainer.assembly.agents import StartedAgents, start_agents
 from rljob_trainer.assembly.fleet import Fleet, start_fleet
 from rljob_trainer.assembly.foundation import Foundation
@@ -77,7 +77,7 @@ def engine_source(foundation: Foundation, model: Path, data: Dataset) -> EngineS
     log_file, beat = foundation.directory / "logs" / "tools.log", foundation.status_store.beat
     function = conversations.function(spec, log_file, stack, foundation.environ, foundation.losses, beat)
     if spec.rollout.agent is not None:
-        try_to_load(spec.rollout.agent, foundation.directory / "logs" / "agents.log", beat)
+        runs(spec.rollout.agent, foundation.directory / "logs").check(beat)
     return EngineSource(foundation, scoring, function)
 
 
@@ -193,7 +193,7 @@ class EngineSampling:
             longest_s = math.inf  # a prompt takes as many answers as it takes: the generator watches the engines
         if self.agents is not None:
             made, losses = self.agents.agents, self.foundation.losses
-            generator = made.generator(self.fleet.client, outage(made.workers.name), losses, beat)
+            generator = made.generator(self.fleet.client, outage(made.runs.name), losses, beat)
             longest_s = math.inf  # as above: the gateways watch the engines
         answers = outage("the answer of the engines")
         return Sampler(

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rljob_api.sections import Agent, Sampling, Spec
-from rljob_trainer.agents.factory import agents
-from rljob_trainer.agents.workers import try_to_load
+from rljob_trainer.agents.factory import agents, runs
 from rljob_trainer.assembly.reward_trial import Verdict, trial
 from rljob_trainer.conversations import factory as conversations
 from rljob_trainer.conversations.factory import Apart
@@ -111,7 +110,7 @@ def _agents(
     spec: Spec, agent: Agent, model: Path, client: RouterClient, apart: Apart, logs: Path, stack: ExitStack
 ) -> Generator:
     """Start what the agent needs; `stack` ends it."""
-    try_to_load(agent, logs / "agents.log", lambda: None)
+    runs(agent, logs).check(lambda: None)
     made = agents(spec, agent, model, apart.session, client.key, PATIENCE_S, logs)
     stack.callback(lambda: apart.loop.run(made.stop(), timeout_s=PATIENCE_S))
     apart.loop.run(made.start(), timeout_s=None)

@@ -3,6 +3,7 @@
 import os
 import pkgutil
 import re
+import shutil
 import symtable
 import sys
 from collections.abc import Iterator, Sequence
@@ -26,7 +27,8 @@ ALIKE = 0.75
 def look_at_functions(spec: Spec, here: bool) -> Findings:
     """Look for the functions that a run of this manifest would call; `here`: it will be on this machine."""
     search_path = [*working_path(spec), *sys.path]
-    return total(look_at_function(field, path, search_path, here) for field, path in functions(spec))
+    found = [look_at_function(field, path, search_path, here) for field, path in functions(spec)]
+    return total([*found, look_at_command(spec, here)])
 
 
 def working_path(spec: Spec) -> list[str]:
@@ -45,11 +47,23 @@ def functions(spec: Spec) -> Iterator[tuple[str, str]]:
             yield f"{path}.function", judging.function
     if spec.rollout.generate:
         yield "spec.rollout.generate", spec.rollout.generate
-    if spec.rollout.agent:
+    if spec.rollout.agent and spec.rollout.agent.function:
         yield "spec.rollout.agent.function", spec.rollout.agent.function
     for index, tool in enumerate(spec.rollout.tools.functions if spec.rollout.tools else ()):
         if tool not in TOOLS:
             yield f"spec.rollout.tools.functions[{index}]", tool
+
+
+def look_at_command(spec: Spec, here: bool) -> Findings:
+    """Look for the program of an agent; in a cluster it is in an image."""
+    agent = spec.rollout.agent
+    if agent is None or not agent.command or not here or not spec.debug.engines:
+        return Findings()
+    if shutil.which(agent.command[0], path=spec.runtime.texts.get("PATH")) is not None:
+        return Findings()
+    return Findings(
+        (Problem("spec.rollout.agent.command", list(agent.command), "is not a program that can be executed here"),)
+    )
 
 
 def look_at_function(field: str, path: str, search_path: Sequence[str], here: bool) -> Findings:

@@ -6,7 +6,7 @@ import pytest
 
 from rljob_api.sections import Agent
 from rljob_trainer.agents.outcome import Failed, Returned
-from rljob_trainer.agents.workers import AgentWorkers, try_to_load, without_proxy
+from rljob_trainer.agents.workers import AgentWorkers, without_proxy
 from rljob_trainer.conversations.errors import GenerateError
 
 AGENTS = """
@@ -139,4 +139,4 @@ def test_no_proxy_of_the_machine_is_asked_for_the_gateway():
 )
 def test_a_function_that_cannot_be_an_agent_is_refused_before_the_start(place, function, message):
     with pytest.raises(GenerateError, match=message):
-        try_to_load(Agent(function=function), place / "agents.log", lambda: None)
+        AgentWorkers(Agent(function=function), place / "agents.log").check(lambda: None)

@@ -59,6 +59,7 @@ def questions_of(name: str, model: Path) -> Dataset:
         ("algorithms/grpo.yaml", 160, 40),
         ("calculator.yaml", 936, 40),
         ("agent-products.yaml", 936, 40),
+        ("agent-program.yaml", 936, 40),
     ],
 )
 def test_an_example_has_the_questions_that_it_promises(tiny_llama_dir, name, train, held_out):
@@ -77,7 +78,7 @@ def test_every_algorithm_has_an_example():
 
 
 def test_every_example_is_tested():
-    assert len(list(EXAMPLES.glob("*.yaml"))) == 9
+    assert len(list(EXAMPLES.glob("*.yaml"))) == 10
 
 
 def test_the_quickstart_asks_for_the_rest_of_an_equation(tiny_llama_dir):

@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
 from rljob_api.sections import Sampling
-from rljob_trainer.engines.carrying import Carrying, Gated, joined, overlap
+from rljob_trainer.conversations.generator import Engines
+from rljob_trainer.engines.carrying import Carrying, Gated, GatedStreams, joined, overlap
 from rljob_trainer.engines.client import Continuation, EngineRefusedError, EngineUnreachableError, TokenRequest
 from rljob_trainer.engines.gate import Gate
 from rljob_trainer.engines.generation import RouterGenerator
@@ -108,6 +110,40 @@ def test_who_waits_for_the_rest_of_a_response_may_give_up():
     router = Carrying(Script(part([10, 11], 3), LOST), decode, failed)
     with pytest.raises(TimeoutError, match="no answer"):
         asyncio.run(router.generate(REQUEST, 1.0))
+
+
+def test_a_stream_that_a_publication_may_cut_comes_as_one_part():
+    async def streamed():
+        engines = Engines(cast(Any, None), 1.0, 1.0, alive=lambda: None)
+        engines.carrying = Carrying(Script(part([10, 11], 3), part([99], 4, "stop")), decode)
+        return [each async for each in engines.stream(REQUEST)]
+
+    (found,) = asyncio.run(streamed())
+    assert (found.tokens_T, found.carried, found.finish_reason) == ((10, 99), ((3, 1), (4, 1)), "stop")
+
+
+def test_a_stream_passes_the_gate_and_is_inside_until_its_last_part():
+    async def scene():
+        gate = Gate()
+
+        class Streaming:
+            async def stream(self, request, deadline_s):
+                yield part([10], 3, "")
+                yield part([99], 3, "stop")
+
+        parts = GatedStreams(cast(Any, Streaming()), gate).stream(REQUEST, 1.0)
+        await anext(parts)
+        await gate.close()
+        assert not await gate.emptied(0.01)
+        assert [each.tokens_T async for each in parts] == [(99,)]
+        assert await gate.emptied()
+        held = asyncio.ensure_future(anext(GatedStreams(cast(Any, Streaming()), gate).stream(REQUEST, 1.0)))
+        await others_run()
+        assert not held.done()
+        await gate.open()
+        assert (await held).tokens_T == (10,)
+
+    asyncio.run(scene())
 
 
 def test_a_refusal_ends_the_other_samples_too():
