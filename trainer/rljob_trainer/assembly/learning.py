@@ -9,6 +9,7 @@ from pathlib import Path
 from rljob_api.control import Finding
 from rljob_api.sections import Device, Placement, Spec
 from rljob_api.sizing.parallel_layout import ParallelLayout
+from rljob_trainer import parts
 from rljob_trainer.assembly.cpu_threads import cpu_threads
 from rljob_trainer.assembly.engine_weights import quantised
 from rljob_trainer.assembly.foundation import Foundation
@@ -16,6 +17,7 @@ from rljob_trainer.assembly.null_parts import NoBatches, NoCheckpoints, NoGpuSha
 from rljob_trainer.assembly.settings import learner_config, learner_environment, sharding
 from rljob_trainer.assembly.stages import Material
 from rljob_trainer.assembly.step_batches import step_batches
+from rljob_trainer.assembly.uploading import WithUploads, uploads_of
 from rljob_trainer.assembly.weight_transport import file_transport, weight_transport
 from rljob_trainer.batches.token_values import SharedGpus
 from rljob_trainer.data.tokenizer import load_config
@@ -29,6 +31,7 @@ from rljob_trainer.learners.link_report import LinkReport
 from rljob_trainer.learners.rank_calls import Rank
 from rljob_trainer.parts import Trained, Weights
 from rljob_trainer.rundir.checkpoints import DIRECTORY, Checkpoints
+from rljob_trainer.rundir.uploads import Uploads
 from rljob_trainer.sync.gpu_sharing import GpuSharing
 from rljob_trainer.sync.publisher import Transport
 from rljob_trainer.sync.rank_makers import checkpoint_files, publishing_rank
@@ -68,7 +71,9 @@ class Learner:
     def trained(self, gpu_sharing: SharedGpus) -> Trained:
         """Return batches, learner and checkpoints."""
         spec, material = self.foundation.spec, self.material
-        checkpoints = Checkpoints(
+        fence, report = self.foundation.fence, self.foundation.report
+        uploads = uploads_of(self.foundation.directory, spec.checkpoint, self.foundation.environ, fence.check)
+        checkpoints: parts.Checkpoints = Checkpoints(
             directory=self.foundation.directory / DIRECTORY,
             keep=spec.checkpoint.keep,
             layout=str(self.foundation.topology.layout),
@@ -78,10 +83,16 @@ class Learner:
             stream=material.stream,
             journal=material.journal,
             copied=self._copied,
-            saved=self._saved,
-            may_write=self.foundation.fence.check,
+            saved=partial(self._saved, uploads),
+            may_write=fence.check,
             patience=self.foundation.patience,
+            uses=uploads.uses if uploads is not None else _unused,
         )
+        if uploads is not None:
+            self.foundation.stack.callback(uploads.close)
+            if material.resume is not None:  # an earlier attempt may have ended before it was uploaded
+                uploads.offer(material.resume.path)
+            checkpoints = WithUploads(checkpoints, uploads, report, self.foundation.status_store.beat)
         batches = step_batches(self.foundation, material, self.group, gpu_sharing)
         return Trained(batches, with_critic(self.group, spec, material.first), checkpoints)
 
@@ -91,10 +102,17 @@ class Learner:
         if unequal and (finding := copies.finding(unequal, self.group.call(Rank.links)[0])):
             self.foundation.report.found(finding, step)
 
-    def _saved(self, step: int, path: Path, seconds: float) -> None:
-        """Report a checkpoint."""
+    def _saved(self, uploads: Uploads | None, step: int, path: Path, seconds: float) -> None:
+        """Report a checkpoint, and have it uploaded."""
+        if uploads is not None:
+            uploads.offer(path)
         self.foundation.report.checkpoint(step, path)
         self.foundation.status_store.saved(seconds)
+
+
+def _unused(_: Path) -> bool:
+    """Return that no old checkpoint must stay."""
+    return False
 
 
 @dataclass(frozen=True, slots=True)

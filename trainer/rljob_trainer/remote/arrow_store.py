@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rljob_api.foreign_text import said
-from rljob_trainer.remote.errors import ChangedError, NotThereError, RemoteAwayError, RemoteError
+from rljob_trainer.remote.errors import ChangedError, DamagedObjectError, NotThereError, RemoteAwayError, RemoteError
 from rljob_trainer.remote.store import Item
 
 T = TypeVar("T")
@@ -28,6 +28,7 @@ CREDENTIALS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 MOST_NAMES = 100_000
 """of a listing"""
 PIECE_BYTES = 16 * 2**20
+DAMAGED = "checksums mismatch"
 WORDLESS = "No response body"
 STATUS = re.compile(r"HTTP (?:status|response code) (4[0-9]{2})")
 PASSING = frozenset({408, 425, 429})
@@ -97,6 +98,26 @@ class ArrowStore:
             except NotThereError:
                 continue
 
+    def remove_below(self, url: str) -> None:
+        """Remove all objects below a URL that ends in `/`. Raises RemoteError."""
+        try:
+            self._asked(url, lambda path: self.system.delete_dir(path.rstrip("/")))
+        except NotThereError:
+            return
+
+    def has_bucket(self, url: str) -> bool:
+        """Return whether the bucket of a URL is there; True where the key may not look."""
+        from pyarrow.fs import FileType
+
+        bucket = url.removeprefix(f"{self.scheme}://").partition("/")[0]
+        try:
+            found = self._asked(f"{self.scheme}://{bucket}", self.system.get_file_info)
+        except RemoteAwayError:
+            raise
+        except RemoteError:
+            return True
+        return bool(found.type != FileType.NotFound)
+
     def _quietly(self, work: Callable[[], None]) -> None:
         try:
             work()
@@ -158,6 +179,8 @@ def _write(stream: Any, piece: bytes, _path: str) -> None:
 
 def _judged(url: str, words: str, is_absent: bool, credentials: str) -> RemoteError:
     status = STATUS.search(words)
+    if DAMAGED in words:
+        return DamagedObjectError(f"{url}: is damaged in the store; it said: {words}")
     if _NO_ACCESS.search(words):
         return RemoteError(f"{url}: the server does not allow it with {credentials}; it said: {words}")
     if is_absent or _NOTHING.search(words):

@@ -18,6 +18,10 @@ class ChangedError(RemoteError):
     """An object is another one than when it was first looked at."""
 
 
+class DamagedObjectError(RemoteError):
+    """An object does not have the checksum that the store keeps for it."""
+
+
 class RemoteAwayError(RemoteError):
     """The store cannot be reached now; a later start can succeed."""
 

@@ -99,6 +99,14 @@ class Metrics:
             "rljob_findings", "Findings of the anomaly monitor, counted when they begin", ["finding"], registry=registry
         )
         self._volume = VolumeGauges(directory, registry)
+        self._uploaded = _gauge(
+            "rljob_uploaded_checkpoint_step", "Step of the newest checkpoint in spec.checkpoint.remote", registry
+        )
+        self._upload_fails = _gauge(
+            "rljob_checkpoint_upload_failing",
+            "1 while checkpoints do not reach spec.checkpoint.remote, else 0",
+            registry,
+        )
         self._gpus = GpuFamilies()
         registry.register(self._gpus)
         self._evaluations = _Evaluations(evaluation_sets, registry)
@@ -118,6 +126,11 @@ class Metrics:
     def render(self) -> tuple[str, bytes]:
         """Return the content type and the text of all metrics. May be called from any thread."""
         return self.content_type, generate_latest(self._registry)
+
+    def uploaded(self, step: int | None, is_failing: bool) -> None:
+        """Show the step of the newest checkpoint in the store, None if there is none, and whether uploads fail."""
+        self._uploaded.set(_NAN if step is None else step)
+        self._upload_fails.set(is_failing)
 
     def engines(self, engines_by_state: Mapping[str, int]) -> None:
         """Set how many engines are in each state; 0 for a state that is missing."""

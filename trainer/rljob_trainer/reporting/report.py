@@ -84,6 +84,7 @@ class Report:
         """the first of the sinks: those that know all steps, and begin anew with each start"""
         self._gpus: Callable[[], Mapping[str, GpuUse]] = dict
         self._lost: Callable[[], LostMetrics] = LostMetrics
+        self._upload_fails = False
         self._lock = threading.Lock()
 
     def also_to(self, sink: Sink) -> None:
@@ -180,6 +181,12 @@ class Report:
         if step % SUMMARY_EVERY == 0:
             with self._lock:  # no record may come between what it says and its place
                 self._pass_on(summary(self._progress, self._watching, now, step))
+
+    def uploaded(self, step: int | None, is_failing: bool) -> bool:
+        """Show the newest uploaded checkpoint, and whether uploads fail; return whether that changed."""
+        changed, self._upload_fails = is_failing != self._upload_fails, is_failing
+        self._metrics.uploaded(step, is_failing)
+        return changed
 
     def found(self, finding: Finding, step: int) -> None:
         """Report an anomaly."""

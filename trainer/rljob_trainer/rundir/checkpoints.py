@@ -171,6 +171,8 @@ class Checkpoints:
     """raises if this process must not change the directory"""
     patience: Patience = PATIENT
     clock: Callable[[], float] = time.monotonic
+    uses: Callable[[Path], bool] = lambda _: False
+    """whether an old checkpoint must stay for now, for it is being uploaded"""
     beside: Callable[[Callable[[], None]], "Future[None]"] = in_thread
     """does a work beside the caller's"""
     _writing: Writing | None = None
@@ -246,7 +248,8 @@ class Checkpoints:
         patience(target, lambda: sync_directory(self.directory))
         patience(tracker, lambda: write_atomically(tracker, str(checkpoint.step).encode()))
         for old in complete(self.directory, patience)[self.keep :]:
-            _remove(old, patience)
+            if not self.uses(old):
+                _remove(old, patience)
 
 
 def _nothing() -> None:

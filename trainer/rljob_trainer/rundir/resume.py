@@ -107,6 +107,11 @@ def begin(directory: Path, wish: Wish, origin: str, patience: Patience = PATIENT
     return Start(found, damaged, aside)
 
 
+def is_begun(directory: Path, origin: str, patience: Patience = PATIENT) -> bool:
+    """Return whether an attempt of this origin has begun in the directory. Raises StorageError."""
+    return origin == _last_origin(directory, patience)
+
+
 def _last_origin(directory: Path, patience: Patience) -> str | None:
     path = directory / ORIGIN
     try:

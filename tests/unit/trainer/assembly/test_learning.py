@@ -124,6 +124,7 @@ def saved_with(directory, *unequal: UnequalCopy) -> list[object]:
         status_store=StatusStore(Status()),
         fence=SimpleNamespace(check=None),
         patience=None,
+        environ={},
     )
     material = SimpleNamespace(
         algorithm=chosen_algorithm(spec), model=directory, fingerprint="", stream=None, journal=None, first=0
