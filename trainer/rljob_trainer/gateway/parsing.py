@@ -34,6 +34,22 @@ class Parsed:
 
 
 @dataclass
+class Whole:
+    """Passes a text on with its markers in one piece: parsers for streams take each for one token."""
+
+    markers: Sequence[str]
+    _kept: str = ""
+
+    def add(self, text: str) -> str:
+        """Return the text so far that was not passed on, less what may begin a marker."""
+        text = self._kept + text
+        lengths = range(min(max(map(len, self.markers), default=1) - 1, len(text)), 0, -1)
+        held = next((n for n in lengths if any(each.startswith(text[-n:]) for each in self.markers)), 0)
+        self._kept = text[len(text) - held :]
+        return text[: len(text) - held]
+
+
+@dataclass
 class Division:
     """A text that grows, divided into reasoning and content up to its first call.
 
@@ -48,9 +64,19 @@ class Division:
     _caller: Any = None
     _read: str = ""
     """content as the model wrote it, calls included"""
+    _told: int = 0
+    """characters of it that are text"""
     _waits: bool = False
     """for the end"""
     _texts: list[str] = field(default_factory=list)
+    _reasoning_markers: Whole = field(init=False)
+    _call_markers: Whole = field(init=False)
+
+    def __post_init__(self) -> None:
+        reasoner, caller = (getattr(each, "detector", None) for each in (self._reasoner, self._caller))
+        thought = () if reasoner is None else (reasoner.think_start_token, reasoner.think_end_token)
+        self._reasoning_markers = Whole(thought)
+        self._call_markers = Whole(() if caller is None else (caller.bot_token.strip(),))
 
     def add(self, text: str) -> tuple[str, str]:
         """Take more of the text; return what is reasoning, and what is content, of what can be told by now."""
@@ -81,13 +107,20 @@ class Division:
         return "".join(self._texts)
 
     def _divided(self, text: str) -> tuple[str, str]:
-        reasoning, content = ("", text) if self._reasoner is None else self._reasoner.parse_stream_chunk(text)
+        reasoning, content = "", text
+        if self._reasoner is not None:
+            reasoning, content = self._reasoner.parse_stream_chunk(self._reasoning_markers.add(text))
         if self._caller is None or not content:
             return reasoning or "", content or ""
         self._read += content
-        content, calls = self._caller.parse_stream_chunk(content)
-        self._waits = bool(calls) or self._caller.has_tool_call(self._read)
-        return reasoning or "", "" if self._waits else content
+        text, calls = self._caller.parse_stream_chunk(self._call_markers.add(content))
+        # Some detectors drop characters of what is not a call: then the end decides.
+        is_text = self._read.startswith(text, self._told)
+        self._waits = bool(calls) or not is_text or self._caller.has_tool_call(self._read)
+        if self._waits:
+            return reasoning or "", ""
+        self._told += len(text)
+        return reasoning or "", text
 
 
 @dataclass(frozen=True, slots=True)
