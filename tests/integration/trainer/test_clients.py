@@ -1,6 +1,6 @@
 """Unmodified clients of the registry at the gateway, with a scripted model that solves their tasks.
 
-What they do, which answers continue each other, and what is trained on. `test_client_run.py` has them in a real run.
+What they do, which answers continue each other, and what is trained on.
 """
 
 import json
