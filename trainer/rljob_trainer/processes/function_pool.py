@@ -25,7 +25,7 @@ Make = Callable[[Path, Callable[[], None]], Worker]
 """makes a worker from its log and what it calls while it waits"""
 
 
-class ClosedError(Exception):
+class _ClosedError(Exception):
     """The pool was closed: its results are not awaited any more."""
 
 
@@ -103,7 +103,7 @@ class FunctionPool:
         """Is called again and again while a worker waits for its process."""
         self._starting()
         if self._closed:
-            raise ClosedError
+            raise _ClosedError
 
     def _grow(self) -> None:
         """Start one process more if it is worth it. The lock is held."""
@@ -127,7 +127,7 @@ class FunctionPool:
         mine: dict[int, Call] = {}
         try:
             serve(worker, mine)
-        except ClosedError:
+        except _ClosedError:
             for call in mine.values():
                 call.future.cancel()
         except Exception as error:  # noqa: BLE001  # those that wait for results get it
@@ -165,7 +165,7 @@ class FunctionPool:
                     self._settle(mine.pop(index), result)
 
     def _taken(self, worker: Worker, mine: dict[int, Call]) -> Sequence[Call]:
-        """Return further calls, as many as there is room for; wait for one if none is under way. Raises ClosedError."""
+        """Return further calls, as many as there is room for; wait for one if none is under way. Raises _ClosedError."""
         if any(call.future.cancelled() for call in mine.values()):
             worker.close()
             self._give_back(mine)
@@ -173,7 +173,7 @@ class FunctionPool:
             while not (wanted := self._wanted(self._room - len(mine))) and not mine and not self._closed:
                 self._changed.wait()
             if self._closed:
-                raise ClosedError
+                raise _ClosedError
             self._began |= dict.fromkeys(wanted, time.monotonic())
             self._grow()
             return wanted
