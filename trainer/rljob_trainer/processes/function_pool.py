@@ -165,7 +165,7 @@ class FunctionPool:
                     self._settle(mine.pop(index), result)
 
     def _taken(self, worker: Worker, mine: dict[int, Call]) -> Sequence[Call]:
-        """Return further calls, as many as there is room for; wait for one if none is under way. Raises _ClosedError."""
+        """Return further calls, as many as there is room for; waits if none is under way. Raises _ClosedError."""
         if any(call.future.cancelled() for call in mine.values()):
             worker.close()
             self._give_back(mine)
