@@ -77,14 +77,18 @@ def target(repository: Path, name: str, tests: Sequence[str] | None) -> Target:
 
 
 def _tests(repository: Path, relative: Path) -> tuple[str, ...]:
-    """Return the folder of tests of a trainer's room, and all tests of any other package."""
+    """Return the nearest folder of tests that mirrors the package or holds its mirror, and others that import it."""
     area = Path("tests/unit") / relative.parts[0].removeprefix("rljob_")
-    room = area / relative.parts[1] if len(relative.parts) > 1 else area
-    if area.name == "trainer" and (repository / room).is_dir():
-        return (str(room),)
-    if room != area and area.name == "trainer":
-        return tuple(str(path.relative_to(repository)) for path in sorted((repository / area).glob("test_*.py")))
-    return (str(area),)
+    mirror = area.joinpath(*relative.parts[1:])
+    while not (repository / mirror).is_dir():
+        mirror = mirror.parent
+    imports = re.compile(rf"^ *(from|import) {re.escape('.'.join(relative.parts))}\b", re.MULTILINE)
+    others = (
+        str(path.relative_to(repository))
+        for path in sorted((repository / "tests/unit").rglob("test_*.py"))
+        if mirror not in path.relative_to(repository).parents and imports.search(path.read_text())
+    )
+    return (str(mirror), *others)
 
 
 def lay_out(repository: Path, chosen: Target, directory: Path) -> Workspace:

@@ -40,6 +40,26 @@ def test_packages_that_are_built_at_import_are_left_out_of_larger_ones(monkeypat
 
 
 @pytest.mark.parametrize(
+    ("package", "mirror", "others"),
+    [
+        ("rljob_operator.queueing", "operator/queueing", {"operator/test_reconcile.py"}),
+        ("rljob_trainer.rollouts", "trainer/rollouts", {"trainer/reporting/test_first_step.py"}),
+        ("rljob_trainer.engines.pool", "trainer/engines", set[str]()),
+        ("rljob_cli", "cli", set[str]()),
+    ],
+)
+def test_a_package_is_judged_by_its_mirror_and_by_tests_elsewhere_that_import_it(
+    package: str, mirror: str, others: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(MUTANTS)
+    workspace = importlib.import_module("workspace")
+    first, *further = workspace.target(MUTANTS.parents[1], package, None).tests
+    assert first == f"tests/unit/{mirror}"
+    assert {f"tests/unit/{each}" for each in others} <= set(further)
+    assert not any(each.startswith(f"{first}/") for each in further), "once is enough"
+
+
+@pytest.mark.parametrize(
     ("outcome", "codes"),
     [
         ("survived", {0}),
