@@ -96,6 +96,7 @@ def test_new_ranks_go_on_at_the_newest_checkpoint_beside_the_same_engines(
     assert history.parts["redone"] >= again["lost_seconds"] > 0.0
 
 
+@pytest.mark.long
 def test_a_rank_that_is_lost_again_before_a_new_checkpoint_ends_the_attempt(begin: Begin, tiny_llama_dir: Path) -> None:
     run = begin(
         tiny_llama_dir,

@@ -4,7 +4,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,7 +18,7 @@ from rljob_api.control import EngineStatus, Incident
 from rljob_api.sections import Quantization, Replay, RLJob, RouterPolicy
 from rljob_trainer.assembly.engine_weights import quantised, quantization_config
 from rljob_trainer.engines.client import Continuation, EngineClient, EngineError, TokenRequest, open_session
-from rljob_trainer.engines.command import engine_command
+from rljob_trainer.engines.command import Argument, engine_command
 from rljob_trainer.engines.health import Health
 from rljob_trainer.engines.key import new_key
 from rljob_trainer.engines.pool import EnginePool, PoolSettings
@@ -91,7 +91,9 @@ class Fleet:
         precision: str = "fp32",
         quantization: Quantization | None = None,
         replay: Replay | None = None,
+        arguments: Mapping[str, Argument] | None = None,
     ) -> None:
+        """`arguments` are further ones of the engines."""
         spec = cpu_job(checkpoint, precision, quantization, replay).spec
         self._directory = directory
         self.background = Background()
@@ -112,7 +114,7 @@ class Fleet:
         self.key = new_key()
         self.router = Router(settings, directory / "router.log", self.session, HOST, self.key)
         command = engine_command(spec, checkpoint, threads=1, quantization_config=quantization_config(spec, checkpoint))
-        self._command = replace(command, key=self.key)
+        self._command = replace(command, arguments={**command.arguments, **(arguments or {})}, key=self.key)
         self.pool = EnginePool(
             names=names,
             host=self._host,
