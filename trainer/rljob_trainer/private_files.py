@@ -9,6 +9,7 @@ import io
 import logging
 import os
 import secrets
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -38,6 +39,12 @@ def changed(path: Path, mode: int = PRIVATE) -> BinaryIO:
 def created(path: Path, mode: int = PRIVATE) -> BinaryIO:
     """Return a new file. Raises FileExistsError if there is one, or a link."""
     return _opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode, "wb")
+
+
+def is_private(path: Path) -> bool:
+    """Return whether a file is not a link, and is its owner's alone."""
+    status = path.lstat()
+    return stat.S_ISREG(status.st_mode) and stat.S_IMODE(status.st_mode) == PRIVATE
 
 
 class AppendingHandler(logging.FileHandler):

@@ -17,7 +17,7 @@ from pydantic_core import from_json
 
 from rljob_api.errors import RunError
 from rljob_api.exits import Exit
-from rljob_trainer.private_files import appended, changed, created, draft_of
+from rljob_trainer.private_files import appended, changed, created, draft_of, is_private
 from rljob_trainer.reporting.records import (
     KINDS,
     CheckpointRecord,
@@ -169,7 +169,7 @@ def rewind(path: Path, step: int) -> Lost:
         if isinstance(record, StepRecord):
             lost_steps += 1
             lost_seconds += record.seconds
-    if is_changed:
+    if is_changed or not is_private(path):
         _replace_end(path, whole, map(_line, reversed(kept)))
     return Lost(lost_steps, lost_seconds)
 

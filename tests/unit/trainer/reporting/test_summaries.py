@@ -7,6 +7,7 @@ import pytest
 
 from rljob_api.sections import RLJob
 from rljob_trainer.gpu_metrics import GpuUse
+from rljob_trainer.private_files import PRIVATE
 from rljob_trainer.reporting import summaries
 from rljob_trainer.reporting.events import EventLog, last_step, newest_first, read_events, rewind
 from rljob_trainer.reporting.progress import ProgressHolder
@@ -159,6 +160,7 @@ def test_events_of_an_earlier_version_are_read_from_the_first(path: Path, monkey
 
 
 def test_events_that_this_version_has_begun_are_not_written_anew(path: Path) -> None:
+    path.chmod(PRIVATE)
     before = path.stat()
     rewind(path, STEPS)
     after = path.stat()
