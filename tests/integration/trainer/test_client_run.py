@@ -17,7 +17,7 @@ from rljob_trainer.rundir.rollout_files import Dump
 from support.trainer.client_environment import CLIENTS, client_python
 from support.trainer.whole_run import WholeRun
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.long]
 
 AGENT = '''\
 """Runs the program of a client that its question names, in an environment of its own."""
@@ -52,7 +52,7 @@ def run(tiny_llama_dir: Path, tmp_path: Path) -> Iterator[WholeRun]:
     client_python()  # installed before the run, not in its first call
     agent = {"function": "client_agent:run", "processes": 1, "concurrency": 3, "memoryMib": 8192}
     changes: dict[str, Any] = {
-        "data": {"heldOut": {"jsonl": str(tmp_path / "questions.jsonl"), "limit": 1}},
+        "data": {"heldOut": {"jsonl": str(tmp_path / "held-out.jsonl"), "limit": 1}},
         "rollout": {
             "agent": agent | {"toolParser": "qwen25"},
             "promptsPerStep": len(CLIENTS),
@@ -66,6 +66,7 @@ def run(tiny_llama_dir: Path, tmp_path: Path) -> Iterator[WholeRun]:
     run = WholeRun(tiny_llama_dir, tmp_path, **changes)
     rows = [{"question": f"{client} says", "answer": "1"} for client in CLIENTS]
     (tmp_path / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "held-out.jsonl").write_text(json.dumps(rows[-1]) + "\n")  # rows of a file are not in both
     (tmp_path / "client_agent.py").write_text(AGENT)
     yield run
     run.stop()
