@@ -34,16 +34,6 @@ async def streamed(fleet: Fleet, asked: TokenRequest) -> list[Continuation]:
     return [part async for part in fleet.router.client.stream(asked, 60)]
 
 
-async def first_part(fleet: Fleet, asked: TokenRequest) -> Continuation:
-    """Return the first part, and hang up."""
-    assert fleet.router.client is not None
-    parts = fleet.router.client.stream(asked, 60)
-    try:
-        return await anext(parts)
-    finally:
-        await parts.aclose()
-
-
 def test_the_parts_of_a_stream_are_the_whole_answer(fleet: Fleet) -> None:
     assert fleet.router.client is not None
     (whole,) = fleet.run(fleet.router.client.generate(GREEDY, 60), 120)
@@ -54,12 +44,6 @@ def test_the_parts_of_a_stream_are_the_whole_answer(fleet: Fleet) -> None:
     assert logprobs == pytest.approx(whole.logprobs_T, abs=1e-5)
     assert [part.finish_reason for part in parts] == [""] * (len(parts) - 1) + ["length"]
     assert {(part.version, part.engine) for part in parts} == {(0, "engine-0")}
-
-
-def test_an_engine_stops_when_its_client_hangs_up(fleet: Fleet) -> None:
-    part = fleet.run(first_part(fleet, replace(GREEDY, max_new_tokens=2000)), 120)
-    assert part.tokens_T
-    fleet.until(lambda: fleet.num_requests("engine-0") == 0, 30)
 
 
 def test_what_an_engine_refuses_is_refused(fleet: Fleet) -> None:
