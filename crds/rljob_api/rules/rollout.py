@@ -183,7 +183,7 @@ def agents(spec: Spec) -> Iterator[Problem]:
     if agent.function is not None and not FUNCTION.fullmatch(agent.function):
         rule = "is not of the form module:function"
         yield Problem("spec.rollout.agent.function", agent.function, rule, with_colon(agent.function))
-    # An API server fills in the default, which is no wish of a user.
+    # An API server fills in the default: that is not the wish of a user.
     asked = agent.processes != type(agent).model_fields["processes"].default
     if agent.function is None and agent.command and asked:
         rule = "would not be used: each session of a command has its own process; leave it out"
