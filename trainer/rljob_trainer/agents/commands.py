@@ -152,9 +152,8 @@ def absolute(path: str) -> str:
 def program(name: str, environ: Mapping[str, str]) -> str | None:
     """Return the program that a name stands for, absolute; None: there is none."""
     found = shutil.which(name, path=environ.get("PATH"))
-    return (
-        None if found is None else str(Path(found).absolute())
-    )  # not resolved: the python of a virtual environment is a link
+    # Not resolved: the python of a virtual environment is a link.
+    return None if found is None else str(Path(found).absolute())
 
 
 def result(file: Path, last_line: str) -> Outcome:

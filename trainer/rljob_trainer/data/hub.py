@@ -80,7 +80,8 @@ def fetched(
     if hub.offline:
         directory = _snapshot(hub, wanted, patterns)
     else:
-        with _reporting(hub, wanted, beat):
+        before = _bytes_in(hub.cache)
+        with reported(wanted, lambda: _bytes_in(hub.cache) - before, beat):
             directory = _snapshot(hub, wanted, patterns)
             _verify(hub, wanted, directory, patterns)
     if not wanted.path:
@@ -220,18 +221,17 @@ def git_blob(path: Path) -> str:
 
 
 @contextmanager
-def _reporting(hub: Hub, wanted: Reference, beat: Callable[[], None] | None) -> Iterator[None]:
-    """Log how much there is of a download, and give signs of life, while the block runs."""
+def reported(reference: object, num_bytes: Callable[[], int], beat: Callable[[], None] | None) -> Iterator[None]:
+    """Log how much has come of a download, and give signs of life, while the block runs. `num_bytes` counts it."""
     over = threading.Event()
-    before = _bytes_in(hub.cache)
 
     def report() -> None:
         while not over.wait(REPORT_S):
-            log.info("action=download reference=%s gigabytes=%.2f", wanted, (_bytes_in(hub.cache) - before) / 1e9)
+            log.info("action=download reference=%s gigabytes=%.2f", reference, num_bytes() / 1e9)
             if beat is not None:
                 beat()
 
-    reporter = threading.Thread(target=report, name="hub-progress", daemon=True)
+    reporter = threading.Thread(target=report, name="download-progress", daemon=True)
     reporter.start()
     try:
         yield

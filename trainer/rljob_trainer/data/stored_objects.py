@@ -10,16 +10,13 @@ So a URL whose content changes is another snapshot, and a run that resumes can a
 
 import hashlib
 import json
-import logging
 import shutil
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-from rljob_trainer.data.hub import ALL, NEVER, SMALL
+from rljob_trainer.data.hub import ALL, NEVER, SMALL, reported
 from rljob_trainer.data.hub_answers import is_plain
 from rljob_trainer.private_files import READABLE, write_whole
 from rljob_trainer.processes.file_lock import locked
@@ -28,9 +25,6 @@ from rljob_trainer.remote.store import Item, Reader
 from rljob_trainer.remote.stores import reader_of
 from rljob_trainer.remote.transfer import LONGEST_S, Transfer
 
-log = logging.getLogger(__name__)
-REPORT_S = 10.0
-"""between two log lines of a download [s]"""
 SNAPSHOTS, NEWEST = "snapshots", "newest"
 
 
@@ -50,7 +44,6 @@ class Progress:
     """The bytes that have come."""
 
     number: int = 0
-    over: threading.Event = field(default_factory=threading.Event)
 
     def add(self, number: int) -> None:
         """Count bytes."""
@@ -83,7 +76,7 @@ def fetched(
     transfer = Transfer(objects.reader(url), came=progress.add, longest_s=objects.longest_s)
     try:
         home.mkdir(parents=True, exist_ok=True)
-        with _reporting(url, progress, beat), locked(home / "lock"):
+        with reported(url, lambda: progress.number, beat), locked(home / "lock"):
             items = _items(transfer, url, is_model)
             digest = digest_of(items)
             if pinned not in (None, digest):
@@ -184,22 +177,3 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
         return any(fnmatch(name, pattern) for pattern in some)
 
     return any_of(patterns) and not any_of(NEVER)
-
-
-@contextmanager
-def _reporting(url: str, progress: Progress, beat: Callable[[], None] | None) -> Iterator[None]:
-    """Log how much there is of a download, and give signs of life, while the block runs."""
-
-    def report() -> None:
-        while not progress.over.wait(REPORT_S):
-            log.info("action=download reference=%s gigabytes=%.2f", url, progress.number / 1e9)
-            if beat is not None:
-                beat()
-
-    reporter = threading.Thread(target=report, name="download-progress", daemon=True)
-    reporter.start()
-    try:
-        yield
-    finally:
-        progress.over.set()
-        reporter.join()
