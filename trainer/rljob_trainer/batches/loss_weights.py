@@ -3,6 +3,7 @@
     loss = sum over samples i and tokens t of weight_i x loss_i,t
 
 Weights belong to the whole step, so any split of its samples over micro-batches and ranks adds up to the same loss.
+Samples are those that have tokens to train on: one that is kept out of the loss does not lower that of the others.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,14 +24,18 @@ def by_token(lengths: Sequence[int]) -> tuple[float, ...]:
 
 def by_sample(lengths: Sequence[int]) -> tuple[float, ...]:
     """Every sample counts the same, shared by its tokens: 1 / (samples x its length), as in GRPO's paper."""
-    return tuple(1.0 / (length * len(lengths)) if length else 0.0 for length in lengths)
+    return tuple(1.0 / (length * _trained(lengths)) if length else 0.0 for length in lengths)
 
 
 def by_constant(longest: int, lengths: Sequence[int]) -> tuple[float, ...]:
     """Every token counts 1 / (samples x `longest`), however long its sample is (Dr. GRPO,
     https://arxiv.org/abs/2503.20783): the weights of a step add up to 1 only if all responses are that long.
     """
-    return (1.0 / (longest * len(lengths)),) * len(lengths)
+    return tuple(1.0 / (longest * _trained(lengths)) if length else 0.0 for length in lengths)
+
+
+def _trained(lengths: Sequence[int]) -> int:
+    return sum(map(bool, lengths))
 
 
 def aggregation(spec: sections.Spec) -> Aggregation:

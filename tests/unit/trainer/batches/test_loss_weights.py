@@ -1,5 +1,7 @@
 """What each token of a step counts."""
 
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,10 +33,25 @@ def test_by_sample_a_long_sample_counts_as_much_as_a_short_one():
     assert short == pytest.approx(9 * long)
 
 
-@pytest.mark.parametrize("weights", [by_token, by_sample])
-def test_a_response_without_tokens_divides_nothing_by_zero(weights):
-    assert weights([0, 4])[0] == 0.0
-    assert total(weights([0, 4]), [0, 4]) == pytest.approx(0.5 if weights is by_sample else 1.0)
+@given(lengths, st.data())
+@pytest.mark.parametrize(
+    "weights", [by_token, by_sample, partial(by_constant, 50)], ids=["token", "sample", "constant"]
+)
+def test_samples_that_are_kept_out_of_the_loss_do_not_change_the_weights_of_the_others(weights, lengths, data):
+    places = data.draw(st.lists(st.integers(0, len(lengths)), max_size=5))
+    with_others = list(lengths)
+    for place in places:
+        with_others.insert(place, 0)
+    found = weights(with_others)
+    assert [weight for weight, length in zip(found, with_others, strict=True) if length] == list(weights(lengths))
+    assert {weight for weight, length in zip(found, with_others, strict=True) if not length} <= {0.0}
+
+
+@pytest.mark.parametrize(
+    "weights", [by_token, by_sample, partial(by_constant, 50)], ids=["token", "sample", "constant"]
+)
+def test_a_step_of_which_nothing_is_trained_on_divides_nothing_by_zero(weights):
+    assert weights([0, 0]) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize(
