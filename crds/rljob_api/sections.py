@@ -468,6 +468,8 @@ class Algorithm(Section):
     `rollout.async` the probability ratio uses the engines' probabilities instead of the learner's"""
     overlong: Annotated[Overlong | None, Facts(SAMPLES)] = None
     """penalty of responses near the token limit; absent: none"""
+    mask_truncated: Annotated[bool, Facts(SAMPLES, nemo_rl="grpo.overlong_filtering")] = False
+    """keep truncated responses out of the loss; their rewards still count in their groups"""
     dynamic_sampling: Annotated[DynamicSampling | None, Facts(SAMPLES, slime="dynamic-sampling-filter-path")] = None
     """train only on groups with mixed rewards, and sample more prompts until there are enough; absent: train on all
     groups"""

@@ -37,7 +37,6 @@ KEYS: dict[str, Entry] = {
     "grpo.normalize_rewards": Joint("algorithm.name, algorithm.normalizeBy"),
     "grpo.use_leave_one_out_baseline": Joint("algorithm.name"),
     "grpo.max_rollout_turns": Lost("rollout.tools and rollout.generate make samples of several turns", ("1",)),
-    "grpo.overlong_filtering": Lost("truncated samples are trained on", ("false",)),
     "grpo.use_dynamic_sampling": Joint("algorithm.dynamicSampling"),
     "grpo.dynamic_sampling_max_gen_batches": Joint("algorithm.dynamicSampling.maxRounds"),
     "grpo.batch_multiplier": Joint("algorithm.dynamicSampling.overSample"),

@@ -20,6 +20,7 @@ EVERY = Evaluation().interval
 KL_TYPES = {"k1": "k1", "k2": "k2", "k3": "k3", "low_var_kl": "k3"}
 SFT_ROLLOUT = "sft_rollout"
 FULLY_ASYNC = "fully_async_rollout"
+TRUNCATED = "mask_truncated"
 QUANTISED = re.compile(r"[-_](fp8|int4)$", re.IGNORECASE)
 """end of the name of a quantised checkpoint, in slime's scripts and on the hub"""
 FP8_BLOCK = 128
@@ -205,13 +206,14 @@ def _kl(made: Draft, arguments: Arguments) -> None:
 
 
 def _corrections(made: Draft, arguments: Arguments) -> None:
-    """Importance sampling and dynamic sampling."""
+    """Importance sampling, dynamic sampling and filters of samples."""
     if "use-tis" in arguments:
         made.put("algorithm.importanceSampling.kind", "Truncate", origin(arguments["use-tis"]))
         for name, path in (("tis-clip-low", "low"), ("tis-clip", "high")):
             if (bound := arguments.number(name)) is not None:
                 made.put(f"algorithm.importanceSampling.{path}", bound, origin(arguments[name]))
     _dynamic_sampling(made, arguments)
+    _filter_of_samples(made, arguments)
 
 
 def _dynamic_sampling(made: Draft, arguments: Arguments) -> None:
@@ -228,6 +230,21 @@ def _dynamic_sampling(made: Draft, arguments: Arguments) -> None:
     share = round(more / prompts, 4) if more and prompts else 1.0
     source = arguments["over-sampling-batch-size"] if more else kept
     made.put("algorithm.dynamicSampling.overSample", share, origin(source))
+
+
+def _filter_of_samples(made: Draft, arguments: Arguments) -> None:
+    """Miles has filters that keep samples out of the loss, first of all the truncated ones."""
+    given = arguments.get("rollout-sample-filter-path")
+    if given is None:
+        return
+    name = given.text.rpartition(".")[2]
+    if name.startswith(TRUNCATED):
+        made.put("algorithm.maskTruncated", True, origin(given))
+    if name != TRUNCATED:
+        why = (
+            "no other filter of samples has a counterpart; algorithm.maskTruncated keeps truncated ones out of the loss"
+        )
+        made.note(NoteKind.LOST, given, why)
 
 
 def _critic(made: Draft, arguments: Arguments) -> None:

@@ -147,6 +147,7 @@ ALGORITHM: dict[str, Entry] = {
     "use-rollout-logprobs": Lost("only rollout.async takes the engines' probabilities as those of the old policy"),
     "get-mismatch-metrics": Needless("the difference of engines and learner is always measured"),
     **same(Joint("algorithm.dynamicSampling"), ("dynamic-sampling-filter-path", "over-sampling-batch-size")),
+    "rollout-sample-filter-path": Joint("algorithm.maskTruncated"),
     "use-opd": Joint("algorithm.name (distillation)"),
     "opd-type": Needless("the learner's ranks hold the teacher"),
     "opd-kl-coef": Lost("weight 1; spec.algorithm.teacher.rewardCoefficient weighs the reward"),

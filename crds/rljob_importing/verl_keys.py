@@ -86,6 +86,8 @@ KEYS: dict[str, Entry] = {
     "algorithm.filter_groups.enable": Joint("algorithm.dynamicSampling"),
     "algorithm.filter_groups.max_num_gen_batches": Joint("algorithm.dynamicSampling.maxRounds"),
     "algorithm.filter_groups.metric": Needless("groups with different rewards are kept"),
+    # Of rLLM, which trains with verl's keys.
+    **same(Field("algorithm.maskTruncated", ON), ("algorithm.mask_truncated_samples", "rllm.mask_truncated_samples")),
     f"{ACTOR}.policy_loss.loss_mode": Joint("algorithm.name"),
     f"{ACTOR}.ppo_mini_batch_size": Joint("training.globalBatchSize"),
     f"{ACTOR}.ppo_epochs": Lost("each sample is trained on once", ("1",)),

@@ -258,7 +258,7 @@ class StepMetrics(LearnerMetrics, SampleMetrics, GpuMetrics, LostMetrics):
         plot=Plot("Staleness", "oldest token", colour="secondary", style="dashed"),
     )
     groups_without_signal: float | None = metric(
-        "Share of groups whose samples all got the same reward",
+        "Share of groups whose samples all got the same reward, or are all kept out of the loss",
         "share",
         "rljob_groups_without_signal_ratio",
         "rollout/groups_without_signal",
@@ -266,12 +266,27 @@ class StepMetrics(LearnerMetrics, SampleMetrics, GpuMetrics, LostMetrics):
             "Groups without a signal",
             "all samples alike",
             low=0.0,
-            note="All samples of the group got the same reward, so there is no gradient.",
+            note="All samples of the group got the same reward or are kept out of the loss, so there is no gradient.",
         ),
     )
     groups_dropped: int = metric(
         "Groups that were generated and not trained on", "", "rljob_groups_dropped", "rollout/groups_dropped", default=0
     )
+    groups_masked: int = metric(
+        "Groups of the step whose samples are all kept out of the loss",
+        "",
+        "rljob_groups_masked",
+        "rollout/groups_masked",
+        default=0,
+    )
+    samples_masked: int = metric(
+        "Samples of the step that are kept out of the loss: truncated ones, with algorithm.maskTruncated",
+        "",
+        "rljob_samples_masked",
+        "rollout/samples_masked",
+        default=0,
+    )
+    """those of `overflow: Drop`, too"""
     rollout_tokens: int = metric(
         "Response tokens that engines generated", "tokens", default=0, counter="rljob_rollout_tokens"
     )

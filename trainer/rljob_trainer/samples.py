@@ -185,3 +185,13 @@ class ScoredGroup:
     def is_mixed(self) -> bool:
         """Whether the samples do not all have the same reward: otherwise none is better than the others."""
         return len(set(self.rewards_G)) > 1
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether not one of its samples is trained on."""
+        return all(sample.dropped for sample in self.group.samples_G)
+
+    @property
+    def has_signal(self) -> bool:
+        """Whether rewards differ, and some sample is trained on."""
+        return self.is_mixed and not self.is_masked

@@ -50,6 +50,7 @@ OTHERS = {
     "global-batch": "spec.training.globalBatchSize",
     "hf-model-path": "spec.model.checkpoint",
     "log-dir": "spec.checkpoint.directory",
+    "mask-truncated-completions": "spec.algorithm.maskTruncated",
     "micro-batch-size": "spec.training.maxTokensPerGpu",
     "normalize-advantages": "spec.algorithm.normalizeBy",
     "num-epoch": "spec.training.steps",

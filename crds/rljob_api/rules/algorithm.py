@@ -73,6 +73,12 @@ TEACHER = (
         ~distils | ~has(overlong) | ~has(teacher) | (teacher.reward_coefficient > 0),
         f"would change a reward that is only measured; nearest valid: {WEIGHTED}",
     ),
+    unused(
+        algorithm.mask_truncated,
+        ~distils | ~has(teacher) | (teacher.reward_coefficient > 0),
+        f"would leave out tokens that the teacher judges; nearest valid: {WEIGHTED}",
+        shows=False,
+    ),
 )
 
 CLIPPING = (

@@ -10,7 +10,7 @@ from rljob_api.rules.claims import FREE_MAPPING, only_in_python, unused
 from rljob_api.rules.scope import needing
 from rljob_api.sections import ExtraArgs, Spec
 
-UNUSED = f"would not be used: {SFT} learns the data's own responses, without engines and rewards; leave it out"
+UNUSED = f"would not be used: {SFT} learns the data's own responses; leave it out"
 FREE = ("spec.extraArgs.sglang",)
 """mappings, which only Python can judge"""
 WITHOUT_EFFECT = tuple(each for each in needing(Needs.ENGINES | Needs.SAMPLES) if each.at not in FREE)

@@ -90,6 +90,8 @@ VALUES: dict[str, tuple[Any, ...]] = {
         {"name": "ppo", "critic": {"learningRate": 1e-5, "valueClip": 0.5, "warmupSteps": 2}},
         {"name": "rloo", "critic": {"learningRate": 1e-5}},
         {"overlong": {"buffer": 3}},
+        {"maskTruncated": True},
+        {"name": "distillation", "teacher": {"checkpoint": "models/t"}, "maskTruncated": True},
         {"dynamicSampling": {}},
         {"dynamicSampling": {"maxRounds": 1}},
         {"dynamicSampling": {"maxRounds": 1, "overSample": 2}},

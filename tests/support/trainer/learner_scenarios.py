@@ -1,6 +1,6 @@
 """What the ranks of the learner's tests do. Each function runs once in every rank; results travel back by pickle."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 
+from rljob_trainer.batches.batches import StepBatch
 from rljob_trainer.batches.packing import MicroBatch, Packing, TrainingSequence, pack
 from rljob_trainer.learners.config import LearnerConfig, LossSettings
 from rljob_trainer.learners.objectives import objective
@@ -44,6 +45,15 @@ def train(
     """Take the steps; return their metrics."""
     learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
     return [_step(learner, sequences, max_tokens, off_policy) for sequences in steps]
+
+
+def train_batches(
+    rank: int, world_size: int, port: int, config: LearnerConfig, batches: Sequence[StepBatch]
+) -> list[OptimizerStep]:
+    """Take the optimizer steps that a driver has made; the old policy is the learner before each. Return metrics."""
+    learner = LearnerRank(config, rank, world_size, "127.0.0.1", port)
+    place = learner.layout.data_rank(rank)
+    return [learner.train(batch.micro_batches_by_rank[place], None) for batch in batches]
 
 
 def train_by_one_dnn(

@@ -79,6 +79,7 @@ BESIDES: dict[str, tuple[Any, ...]] = {
         {"kind": "Mask", "level": "Sequence", "low": 0.5, "high": 2},
     ),
     "algorithm.overlong": ({"buffer": 3}, {"buffer": 8, "penalty": 0.5}),
+    "algorithm.maskTruncated": (True,),
     "algorithm.dynamicSampling": ({}, {"maxRounds": 2, "overSample": 1.5}),
     "data.systemPrompt": ("Be brief.",),
     "data.promptTemplate": ("What is {question}?",),

@@ -300,6 +300,17 @@ def test_dynamic_sampling_over_samples_by_the_quotient_of_the_batches():
     assert spec_of(words)["algorithm"]["dynamicSampling"] == {"overSample": 1.5}
 
 
+@pytest.mark.parametrize(
+    ("filter_", "masks", "lost"),
+    [("mask_truncated", True, 0), ("mask_truncated_and_llm_judge_failed", True, 1), ("mask_infra_failures", None, 1)],
+)
+def test_a_filter_that_masks_truncated_samples_is_a_field(filter_, masks, lost):
+    words = f"--rollout-sample-filter-path miles.rollout.filter_hub.rollout_filters.{filter_}"
+
+    assert spec_of(words).get("algorithm", {}).get("maskTruncated") is masks
+    assert len(notes(words, NoteKind.LOST)) == lost
+
+
 def test_a_function_of_the_user_is_carried_over_with_a_warning():
     spec = spec_of("--custom-rm-path my.rewards.score --custom-generate-function-path my.turns.generate")
 

@@ -1,6 +1,6 @@
 """What is wrapped around the loop's parts: rollouts that are dumped or chosen, rewards that are shaped, a first look.
 
-    loop ─► first step ─► shaping ─► dynamic sampling ─► leaving out ─► dumping ─► rollouts, rewards, learner, report
+    loop ─► first step ─► shaping ─► dynamic sampling ─► masking ─► leaving out ─► dumping ─► rollouts, rewards, …
 
 `decorators` decides which and in which order; `decorated` applies them, innermost first.
 """
@@ -19,6 +19,7 @@ from rljob_trainer.learners.rank_calls import Rank
 from rljob_trainer.parts import Learner, Report, Rewards, Source
 from rljob_trainer.reporting.first_step import format_of
 from rljob_trainer.rewards.overlong import Shaped, shaping
+from rljob_trainer.rewards.truncated import masked
 from rljob_trainer.rollouts.dynamic_sampling import DynamicRollouts, ReportWithDropped
 from rljob_trainer.rollouts.first_step import FirstStep
 from rljob_trainer.rollouts.lost_samples import LeavingOut
@@ -31,6 +32,8 @@ class Decorator(Enum):
     """writes groups and rewards to disk"""
     LEAVING_OUT = auto()
     """drops what was lost, within a budget"""
+    MASKING = auto()
+    """keeps truncated responses out of the loss"""
     DYNAMIC_SAMPLING = auto()
     """chooses groups by their rewards"""
     SHAPING = auto()
@@ -55,12 +58,14 @@ def decorators(spec: Spec, first: int) -> tuple[Decorator, ...]:
     """Return what a run that begins at step `first` wraps around its parts, innermost first.
 
     Dumping is innermost: a dump holds groups as engines made and rewards judged them, so that a replay drops and
-    shapes the same ones. Dynamic sampling chooses by rewards before they are shaped. The first step is looked at from
+    masks and shapes the same ones. Dynamic sampling chooses by rewards before they are shaped, and knows which samples
+    are masked. The first step is looked at from
     outside: with the groups that are trained on, and the rewards that they are trained with.
     """
     wanted = {
         Decorator.DUMPING: spec.has_engines and spec.debug.dump_rollouts,
         Decorator.LEAVING_OUT: not spec.is_sft,
+        Decorator.MASKING: spec.algorithm.mask_truncated,
         Decorator.DYNAMIC_SAMPLING: spec.algorithm.dynamic_sampling is not None,
         Decorator.SHAPING: True,
         Decorator.FIRST_STEP: first == 0 and not spec.is_sft,
@@ -90,6 +95,8 @@ def _wrapped(
         case Decorator.LEAVING_OUT:
             leaving = _leaving_out(core, foundation, material)
             return replace(core, rollouts=leaving, rewards=leaving)
+        case Decorator.MASKING:
+            return replace(core, rewards=Shaped(core.rewards, masked))
         case Decorator.DYNAMIC_SAMPLING:
             return _with_dynamic_sampling(core, foundation)
         case Decorator.SHAPING:

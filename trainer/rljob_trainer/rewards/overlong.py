@@ -57,7 +57,7 @@ def shaping(spec: Spec) -> Shaping:
 
 @dataclass(frozen=True, slots=True)
 class Shaped:
-    """Rewards that are shaped after they were given."""
+    """Rewards whose groups are changed after they were scored."""
 
     rewards: Rewards
     shape: Shaping

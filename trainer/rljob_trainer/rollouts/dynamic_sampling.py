@@ -1,7 +1,8 @@
-"""Dynamic sampling (DAPO, https://arxiv.org/abs/2503.14476): rollouts of groups whose samples do not all agree.
+"""Dynamic sampling (DAPO, https://arxiv.org/abs/2503.14476): rollouts of groups that teach something: their samples do
+not all agree, and one of them at least is trained on.
 
-    round 1: promptsPerStep x overSample prompts ─► samples ─► rewards ─► mixed groups are kept
-    round 2: missing groups x overSample prompts ─► ...          at most maxRounds; then groups that agree fill up
+    round 1: promptsPerStep x overSample prompts ─► samples ─► rewards ─► such groups are kept
+    round 2: missing groups x overSample prompts ─► ...          at most maxRounds; then others fill up
 
 Every prompt that is asked is journaled as issued in its round and as consumed with the step, whether its group was kept
 or dropped: the stream continues behind it, and no prompt is skipped or asked twice, also after a resume.
@@ -41,12 +42,12 @@ class DynamicRollouts:
         """Return the wanted number of groups, chosen from at most the rounds that the settings allow."""
         made: list[ScoredGroup] = []
         for number in range(1, self.settings.max_rounds + 1):
-            missing = num_prompts - num_mixed(made)
+            missing = num_prompts - num_useful(made)
             if missing <= 0:
                 break
             groups = self.source.collect_round(step, self.settings.prompts(missing))
             made += self.rewards.score(groups)
-            log.info("action=sample round=%d asked=%d mixed=%d", number, len(made), num_mixed(made))
+            log.info("action=sample round=%d asked=%d useful=%d", number, len(made), num_useful(made))
         kept, self.dropped = selected(made, num_prompts)
         self._scored = {scored.group.prompt.uid: scored for scored in kept}
         return tuple(scored.group for scored in kept)
@@ -80,14 +81,14 @@ class ReportWithDropped:
         self.report.evaluation(step, accuracy)
 
 
-def num_mixed(groups: Sequence[ScoredGroup]) -> int:
+def num_useful(groups: Sequence[ScoredGroup]) -> int:
     """Return how many of the groups teach something."""
-    return sum(group.is_mixed for group in groups)
+    return sum(group.has_signal for group in groups)
 
 
 def selected(made: Sequence[ScoredGroup], wanted: int) -> tuple[tuple[ScoredGroup, ...], tuple[ScoredGroup, ...]]:
-    """Return `wanted` groups and the rest, each in order: the first mixed ones, and where they are few, others."""
-    first = sorted(range(len(made)), key=lambda index: not made[index].is_mixed)[:wanted]
+    """Return `wanted` groups and the rest, each in order: the first that teach something, then others."""
+    first = sorted(range(len(made)), key=lambda index: not made[index].has_signal)[:wanted]
     kept = set(first)
     return (
         tuple(scored for index, scored in enumerate(made) if index in kept),

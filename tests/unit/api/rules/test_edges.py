@@ -21,6 +21,7 @@ ASYNC = APART | {"spec.rollout.async": {}}
 ON_CPU = {"spec.runtime.device": str(Device.CPU)}
 PPO = {"spec.algorithm.name": "ppo", "spec.algorithm.critic.learningRate": 1e-5}
 TEACHER = {"spec.algorithm": {"name": "distillation", "teacher": {"checkpoint": "t"}, "overlong": {"buffer": 8}}}
+TAUGHT = {"spec.algorithm": {"name": "distillation", "teacher": {"checkpoint": "t"}, "maskTruncated": True}}
 GYM = {"reasoningGym": {"task": "chain_sum", "size": 9}}
 GENERATED = {"spec.data": {"train": GYM, "heldOut": {"reasoningGym": {"task": "chain_sum", "size": 8}}}}
 PYTHON = {"spec.reward": {"kind": str(RewardKind.PYTHON), "function": "a:b"}}
@@ -131,6 +132,9 @@ def test_an_unknown_algorithm_gets_the_nearest_known_one(name, nearest):
         PPO | SEVERAL_STEPS | {"spec.algorithm.critic.valueClip": 0.5},
         TEACHER | {"spec.algorithm.teacher.rewardCoefficient": 1},
         TEACHER | {"spec.algorithm.overlong": None},
+        TAUGHT | {"spec.algorithm.teacher.rewardCoefficient": 1},
+        TAUGHT | {"spec.algorithm.maskTruncated": False},
+        PPO | {"spec.algorithm.maskTruncated": True},
         GENERATED,
         GENERATED | {"spec.reward.kind": str(RewardKind.TASK)},
         GENERATED | {"spec.reward": PYTHON["spec.reward"], "spec.data.metadataKey": "metadata"},
@@ -191,6 +195,7 @@ def test_an_exception_from_a_rule_is_accepted(edits):
         (PPO | {"spec.algorithm.name": "rloo"}, "spec.algorithm.critic"),
         ({"spec.algorithm.name": "ppo"}, "spec.algorithm.critic"),
         (TEACHER, "spec.algorithm.overlong"),
+        (TAUGHT, "spec.algorithm.maskTruncated"),
         (GENERATED | {"spec.reward": {"kind": "Task"}, "spec.data.metadataKey": "metadata"}, "spec.data.metadataKey"),
         (GENERATED | {"spec.reward.kind": "Task", "spec.data.heldOut": {"jsonl": "t"}}, "spec.reward.kind"),
         (TOOLS | {"spec.rollout.generateTimeoutSeconds": 5}, "spec.rollout.generateTimeoutSeconds"),

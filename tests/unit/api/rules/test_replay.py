@@ -29,7 +29,7 @@ def test_the_experts_of_a_rollout_can_be_used_with_any_number_of_updates(good):
 
 def test_without_engines_there_are_none(good):
     (said,) = judged(good, "Rollout", algorithm={"name": "sft"})
-    assert "sft learns the data's own responses, without engines and rewards; leave it out" in said
+    assert "sft learns the data's own responses; leave it out" in said
 
 
 @pytest.mark.parametrize(("replay", "number"), [("Rollout", 1), ("Learner", 0)])

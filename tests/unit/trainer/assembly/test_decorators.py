@@ -9,6 +9,7 @@ from rljob_trainer.algorithms.factory import algorithm
 from rljob_trainer.assembly.decorators import Core, Decorator, decorated, decorators
 from rljob_trainer.reporting.losses import Losses
 from rljob_trainer.rewards.overlong import Shaped
+from rljob_trainer.rewards.truncated import masked
 from rljob_trainer.rollouts.dynamic_sampling import DynamicRollouts, ReportWithDropped
 from rljob_trainer.rollouts.first_step import FirstStep
 from rljob_trainer.rollouts.lost_samples import LeavingOut
@@ -17,6 +18,7 @@ from support.trainer.whole_run import manifest
 
 DYNAMIC = {"dynamicSampling": {"overSample": 1.5}}
 DUMP = {"dumpRollouts": True}
+MASK = {"maskTruncated": True}
 
 
 LOST = "LEAVING_OUT"
@@ -33,6 +35,8 @@ def spec_of(directory, **sections):
         ({}, 0, [LOST, "SHAPING", "FIRST_STEP"]),
         ({"debug": DUMP}, 3, ["DUMPING", LOST, "SHAPING"]),
         ({"algorithm": DYNAMIC}, 3, [LOST, "DYNAMIC_SAMPLING", "SHAPING"]),
+        ({"algorithm": MASK}, 3, [LOST, "MASKING", "SHAPING"]),
+        ({"algorithm": MASK | DYNAMIC, "debug": DUMP}, 3, ["DUMPING", LOST, "MASKING", "DYNAMIC_SAMPLING", "SHAPING"]),
         ({"algorithm": DYNAMIC, "debug": DUMP}, 0, ["DUMPING", LOST, "DYNAMIC_SAMPLING", "SHAPING", "FIRST_STEP"]),
     ],
 )
@@ -67,6 +71,14 @@ def test_a_dump_holds_what_engines_made_and_the_reward_judged(tmp_path):
     assert isinstance(leaving.source, Dumping)
     assert leaving.source is leaving.rewards
     assert (leaving.source.source, leaving.source.rewards) == ("engines", "judge")
+
+
+def test_truncated_samples_are_masked_after_the_dump_and_before_groups_are_chosen(tmp_path):
+    spec = spec_of(tmp_path, algorithm=DYNAMIC | MASK, debug=DUMP)
+    core = wrapped(spec, decorators(spec, 3))
+    masking = core.rollouts.rewards
+    assert (masking.shape, core.rollouts.source) == (masked, masking.rewards)
+    assert isinstance(masking.rewards, LeavingOut)
 
 
 def test_groups_are_chosen_before_their_rewards_are_shaped(tmp_path):

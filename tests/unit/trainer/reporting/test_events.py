@@ -50,7 +50,15 @@ EARLIER = """
  "time": 1760000000.0, "step": 7, "phase_seconds": {"rollout": 4.0, "train": 2.0}}
 """
 """a line of a run before metrics had a table"""
-LATER = dict.fromkeys(each.name for each in fields(ExpertMetrics)) | vars(LostMetrics()) | {"gpu_summary": None}
+LATER = (
+    dict.fromkeys(each.name for each in fields(ExpertMetrics))
+    | vars(LostMetrics())
+    | {
+        "gpu_summary": None,
+        "groups_masked": 0,
+        "samples_masked": 0,
+    }
+)
 """metrics that there were not yet"""
 
 

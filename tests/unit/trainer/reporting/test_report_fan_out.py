@@ -23,6 +23,7 @@ from rljob_trainer.reporting.records import (
 )
 from rljob_trainer.reporting.report import shows_samples
 from rljob_trainer.reporting.tensorboard import scalars
+from rljob_trainer.rewards.truncated import masked
 from rljob_trainer.samples import Group, Prompt, Sample, ScoredGroup
 from support.trainer.synthetic_run import SyntheticRun, job
 
@@ -69,6 +70,15 @@ def test_a_step_is_measured_over_all_samples() -> None:
 def test_groups_that_were_dropped_count_in_what_the_policy_earns() -> None:
     metrics = step_metrics(GROUPS[:1], TRAINING, PUBLICATION, dropped=GROUPS[1:])
     assert metrics == replace(step_metrics(GROUPS, TRAINING, PUBLICATION), groups_dropped=1)
+
+
+def test_samples_and_groups_that_are_kept_out_of_the_loss_are_counted() -> None:
+    all_cut, some_cut = group((1.0, 0.0), (2, 2), truncated=2), group((1.0, 0.0), (2, 2), truncated=1)
+    given = tuple(map(masked, (all_cut, some_cut)))
+    metrics = step_metrics(given, TRAINING, PUBLICATION, dropped=(masked(all_cut),))
+    assert (metrics.samples_masked, metrics.groups_masked) == (3, 1), "of the groups that are trained on"
+    assert metrics.groups_without_signal == approx(2 / 3)
+    assert (metrics.truncated, metrics.reward_mean, metrics.rollout_tokens) == (approx(5 / 6), 0.5, 12)
 
 
 @pytest.mark.parametrize("value", [nan, inf, -inf])

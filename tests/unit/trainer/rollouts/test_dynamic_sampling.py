@@ -1,5 +1,6 @@
 """Dynamic sampling keeps groups that teach, in bounds, and loses no prompt."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from rljob_api.sections import DynamicSampling
 from rljob_trainer.data.prompts import PromptStream
 from rljob_trainer.data.read_ahead import Held
 from rljob_trainer.metrics import Accuracy
-from rljob_trainer.rollouts.dynamic_sampling import DynamicRollouts, ReportWithDropped, selected
+from rljob_trainer.rollouts.dynamic_sampling import DynamicRollouts, ReportWithDropped, num_useful, selected
 from rljob_trainer.rundir.journal import Journal
 from rljob_trainer.samples import Group, Prompt, Sample, ScoredGroup
 
@@ -114,6 +115,18 @@ def train(made: DynamicRollouts, first: int, steps: int) -> None:
         made.collect(step)
         made.consumed(step)
         made.source.journal.committed(step + 1, f"iter_{step + 1:07d}")
+
+
+def test_a_group_whose_samples_are_all_kept_out_of_the_loss_goes_last():
+    cut_off = replace(SAMPLE, dropped=True)
+    made = [
+        ScoredGroup(Group(Prompt(str(row), "", "", (), "", {}), samples), (1.0, 0.0))
+        for row, samples in enumerate([(cut_off, cut_off), (SAMPLE, cut_off), (SAMPLE, SAMPLE)])
+    ]
+    assert num_useful(made) == 2
+    kept, dropped = selected(made, 2)
+    assert [each.group.prompt.uid for each in kept] == ["1", "2"]
+    assert [each.group.prompt.uid for each in dropped] == ["0"]
 
 
 class Report:
