@@ -101,7 +101,27 @@ def read(path: Path) -> Iterator[tuple[Record, int]]:
             if not line.endswith(b"\n"):
                 return
             end += len(line)
-            yield _parsed(line.removesuffix(b"\n"), f"{path}:{number}"), end
+            yield record_of(line.removesuffix(b"\n"), f"{path}:{number}"), end
+
+
+def record_of(line: bytes, place: str) -> Record:
+    """Return the record of a line without its end; raise JournalError, which names the place, if it is none."""
+    try:
+        raw = json.loads(line)
+        record = Record(
+            raw["event"],
+            raw["step"],
+            tuple(raw.get("prompts", ())),
+            raw.get("checkpoint"),
+            raw.get("issued", 0),
+            raw.get("consumed", 0),
+            tuple((step, tuple(prompts)) for step, prompts in raw.get("waiting", ())),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise JournalError(f"{place}: not a journal record: {line!r:.100}") from error
+    if record.line() != line + b"\n":
+        raise JournalError(f"{place}: not a journal record: {line!r:.100}")
+    return record
 
 
 def files(path: Path) -> list[Path]:
@@ -483,22 +503,3 @@ def _older(path: Path) -> list[Path]:
 def _until(path: Path) -> int:
     """Return how many steps are done at the end of a full file."""
     return int(path.stem.removeprefix("until-"))
-
-
-def _parsed(line: bytes, place: str) -> Record:
-    try:
-        raw = json.loads(line)
-        record = Record(
-            raw["event"],
-            raw["step"],
-            tuple(raw.get("prompts", ())),
-            raw.get("checkpoint"),
-            raw.get("issued", 0),
-            raw.get("consumed", 0),
-            tuple((step, tuple(prompts)) for step, prompts in raw.get("waiting", ())),
-        )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise JournalError(f"{place}: not a journal record: {line!r:.100}") from error
-    if record.line() != line + b"\n":
-        raise JournalError(f"{place}: not a journal record: {line!r:.100}")
-    return record
