@@ -1,5 +1,6 @@
-"""All that the command line does with a cluster: read RLJobs and pods, run a command in a pod, ask through the API
-server's proxy. The only module of it that imports `kubernetes`; which cluster, and as whom, is found as kubectl does.
+"""All that the command line does with a cluster: read RLJobs and pods, run a command in a pod, delete and evict pods,
+ask through the API server's proxy. The only module of it that imports `kubernetes`; which cluster, and as whom, is
+found as kubectl does.
 
 Failures are ClusterErrors, which name the request, the object and the response.
 """
@@ -126,6 +127,37 @@ class Cluster:
                 yield event["object"]
         finally:
             answer.response.close()
+
+    def pods(self, job: Job) -> list[Manifest]:
+        """Return all pods of a job."""
+        query = [("labelSelector", f"{JOB_LABEL}={job.name}")]
+        found: list[Manifest] = self._get(
+            f"api/v1/namespaces/{job.namespace}/pods", query, "list pods", _scope(job.namespace)
+        )["items"]
+        return found
+
+    def delete_pod(self, pod: Manifest) -> None:
+        """Delete a pod without a grace period. Raises NoObjectError if it is gone."""
+        where, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
+        path, now = f"api/v1/namespaces/{where}/pods/{name}", [("gracePeriodSeconds", "0")]
+        self._send("DELETE", path, now, "delete pods", _scope(where))
+
+    def evict_pod(self, pod: Manifest) -> None:
+        """Evict a pod, as `kubectl drain` does. Raises NoObjectError if it is gone."""
+        where, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
+        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": where}}
+        path = f"api/v1/namespaces/{where}/pods/{name}/eviction"
+        self._send("POST", path, (), "create pods/eviction", _scope(where), eviction)
+
+    def labels_of_namespace(self, namespace: str) -> Mapping[str, str] | None:
+        """Return the labels of a namespace; None: they may not be read."""
+        try:
+            found = self._get(f"api/v1/namespaces/{namespace}", (), "get namespaces", _scope(namespace))
+        except ClusterError as error:
+            if error.exit in (Exit.FORBIDDEN, Exit.NOT_FOUND):
+                return None
+            raise
+        return dict(found["metadata"].get("labels") or {})
 
     def heads(self, job: Job) -> list[Manifest]:
         """Return the pods of the job's Ray heads that are running."""

@@ -4,6 +4,7 @@ That module imports `kubernetes`, so it is imported when a verb runs: the others
 run directories needs packages of the trainer, and is imported in the same way.
 """
 
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,9 @@ from typing import Annotated
 
 import typer
 
+from rljob_cli.chaos.faults import Fault, UnknownFaultError
+from rljob_cli.chaos.faults import faults as listed
+from rljob_cli.chaos.schedule import TooManyFaultsError
 from rljob_cli.cluster.options import (
     AllNamespaces,
     Context,
@@ -25,6 +29,7 @@ from rljob_cli.cluster.options import (
 from rljob_cli.jobs.job_logs import Wanted
 from rljob_cli.terminal.options import Output, OutputOption
 from rljob_cli.terminal.screen import say
+from rljob_cli.volume.commands import period
 
 EVENTS = "events.jsonl"
 """what makes a directory that of a run"""
@@ -153,6 +158,44 @@ def plot(
         plotting.show(plotting.job_curve(scope.job(name)), metrics, output)
 
 
+def chaos(
+    name: JobName,
+    every: Annotated[
+        int, typer.Option("--every", parser=period, metavar="TIME", help="Mean time between two faults.")
+    ] = "20s",  # type: ignore[assignment]  # parsed, as what is typed
+    for_: Annotated[
+        int, typer.Option("--for", parser=period, metavar="TIME", help="Time in which faults are made.")
+    ] = "5m",  # type: ignore[assignment]
+    faults: Annotated[
+        str, typer.Option("--faults", metavar="LIST", help="Faults, with commas; see the list in the documentation.")
+    ] = ",".join(Fault),
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Repeats a plan; default: random.")] = None,
+    recover_within: Annotated[
+        int, typer.Option("--recover-within", parser=period, metavar="TIME", help="Longest time for a recovery.")
+    ] = "10m",  # type: ignore[assignment]
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan, and do nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Hit a job of a namespace that is not marked for it.")] = False,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Make faults in a job, and check that it holds."""
+    with cluster_verbs() as verbs:
+        from rljob_cli.cluster import chaos_verb
+
+        if every < 1:
+            raise typer.BadParameter("is less than a second; nearest valid: 1s", param_hint="--every")
+        chosen = secrets.randbelow(10_000) if seed is None else seed
+        try:
+            wish = chaos_verb.Wish(chosen, listed(faults), every, for_, recover_within)
+            where = verbs.scope(kubeconfig, context, namespace, False)
+            raise typer.Exit(chaos_verb.chaos(where, name, wish, has_agreed=yes, dry_run=dry_run))
+        except UnknownFaultError as error:
+            raise typer.BadParameter(str(error), param_hint="--faults") from error
+        except TooManyFaultsError as error:
+            raise typer.BadParameter(str(error), param_hint="--every") from error
+
+
 EXAMPLES: dict[Callable[..., None], str] = {
     status: "rljob status job -n ml --watch",
     why: "rljob why job -n ml",
@@ -160,6 +203,7 @@ EXAMPLES: dict[Callable[..., None], str] = {
     top: "rljob top -A",
     logs: "rljob logs job --attempt 1 --tail 50",
     plot: "rljob plot job -o svg > curve.svg",
+    chaos: "rljob chaos job -n staging --every 20s --for 5m --dry-run",
 }
 
 

@@ -161,11 +161,11 @@ def _with_steps(cluster: Cluster, job: Job, found: Why) -> Why:
 def _shown(cluster: Cluster, job: Job, log: Log, follow: bool, tail: int | None) -> Iterator[bytes]:
     """Yield the lines of a log that are wanted; the last ones are counted among these."""
     if tail is None or not log.component:
-        yield from log.lines(_read(cluster, job, log, follow, tail))
+        yield from log.lines(read(cluster, job, log, follow, tail))
     elif follow:
-        yield from log.lines(_read(cluster, job, log, follow, None))
+        yield from log.lines(read(cluster, job, log, follow, None))
     else:
-        yield from deque(log.lines(_read(cluster, job, log, follow, None)), maxlen=tail)
+        yield from deque(log.lines(read(cluster, job, log, follow, None)), maxlen=tail)
 
 
 def evidence(where: Scope, name: str) -> tuple[dict[str, bytes], list[str]]:
@@ -184,14 +184,17 @@ def evidence(where: Scope, name: str) -> tuple[dict[str, bytes], list[str]]:
     known = {"status": "\n".join([*lines, *job_evidence.status_lines(job)]).encode()}
     try:
         log = job_logs.driver_log(job, None)
-        driver = {log.what: b"".join(_read(where.cluster, job, log, follow=False, tail=None))}
+        driver = {log.what: b"".join(read(where.cluster, job, log, follow=False, tail=None))}
     except (NoSuchLogError, ClusterError) as error:
         return known, [*notes, str(error)]
     return driver | known, notes
 
 
-def _read(cluster: Cluster, job: Job, log: Log, follow: bool, tail: int | None) -> Iterator[bytes]:
-    """Yield a log: by a command on the head, and where that is not possible from Ray through the API server."""
+def read(cluster: Cluster, job: Job, log: Log, follow: bool, tail: int | None) -> Iterator[bytes]:
+    """Yield a log: by a command on the head, and where that is not possible from Ray through the API server.
+
+    Raises ClusterError.
+    """
     heads = [head for head in cluster.heads(job) if log.files(head)]
     if not heads:
         yield from _from_volume(cluster, job, log, tail)

@@ -29,6 +29,8 @@ done"""
 
 EVENTS: Final = "events.jsonl"
 """the record of all steps, in the run's directory"""
+JOURNAL: Final = "journal.jsonl"
+"""the prompts of each step, beside it"""
 RANKS: Final = "ranks"
 OWN_FILES: Final = {
     "router": "logs/router.log",
@@ -141,6 +143,11 @@ def component_log(job: Job, component: str, attempt: int | None) -> Log:
 def step_events(job: Job) -> Log:
     """Return the record of all steps of a job."""
     return Log(what="the record of its steps", file=_in_directory(job, EVENTS))
+
+
+def journal(job: Job) -> Log:
+    """Return the journal of a job's prompts, its newest file."""
+    return Log(what="the journal", file=_in_directory(job, JOURNAL))
 
 
 def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:

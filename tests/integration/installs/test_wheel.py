@@ -14,7 +14,15 @@ from support.cluster.locks import pins
 
 JOB = str(ROOT / "docs" / "examples" / "quickstart.yaml")
 LARGEST_MIB = 150
-FOR_CLUSTERS = {"status": "sums", "why": "sums", "resume": "sums", "top": "-A", "logs": "sums", "plot": "sums"}
+FOR_CLUSTERS = {
+    "status": "sums",
+    "why": "sums",
+    "resume": "sums",
+    "top": "-A",
+    "logs": "sums",
+    "plot": "sums",
+    "chaos": "sums",
+}
 ALONE = {
     "init": ["mine.yaml"],
     "validate": [JOB],

@@ -1,0 +1,155 @@
+"""Faults in a job, one after the other: waits, hits, waits for the recovery, and looks at everything all the time.
+
+Knows no clock and no cluster: a `World` has them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Protocol
+
+from rljob_api.status import Phase
+from rljob_cli.chaos import account
+from rljob_cli.chaos.account import Injected, Outcome
+from rljob_cli.chaos.faults import FAULTS
+from rljob_cli.chaos.invariants import Broken, Trail, held, unnamed, unrecovered
+from rljob_cli.chaos.schedule import Planned
+from rljob_cli.chaos.seen import Seen, said
+
+RELEASED_S = 180.0
+"""longest time until the pods of a job that has ended are gone [s]"""
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A fault that was made."""
+
+    at_s: float
+    """by the clock of the looks [s]"""
+    target: str
+    """what was hit, in words"""
+
+
+class World(Protocol):
+    """A job in its cluster. Its methods raise what the command line reports when the job or the cluster is gone."""
+
+    def look(self) -> Seen:
+        """Wait a little, and return what is seen of the job then."""
+        ...
+
+    def hit(self, planned: Planned) -> Hit | None:
+        """Make a fault; None: there is no such target now."""
+        ...
+
+    def journal(self) -> bytes | None:
+        """Return the newest file of the journal; None: it cannot be read now."""
+        ...
+
+    def pods(self) -> Sequence[str]:
+        """Return the names of the job's pods."""
+        ...
+
+
+@dataclass
+class Experiment:
+    """Faults by a schedule; `say` gets a line for each as soon as the job has recovered from it."""
+
+    world: World
+    say: Callable[[str], None]
+    within_s: float
+    """longest time for a recovery [s]"""
+    trail: Trail = field(default_factory=Trail)
+    broken: list[Broken] = field(default_factory=list)
+    injected: list[Injected] = field(default_factory=list)
+    journals: int = 0
+
+    def run(self, schedule: Sequence[Planned], for_s: float) -> Outcome:
+        """Make the faults within `for_s` of the first good look; ends when the job does, or an invariant is broken."""
+        first = seen = self._start()
+        for planned in schedule:
+            seen = self._until(first.at_s + planned.at_s, seen)
+            if self.broken or seen.job.has_ended or seen.at_s > first.at_s + for_s:
+                break
+            seen = self._fault(planned, seen, first.at_s)
+        seen = self._end(self._until(first.at_s + for_s, seen))
+        return Outcome(
+            tuple(self.injected), tuple(self.broken), seen.at_s - first.at_s, first.job, seen.job, self.journals
+        )
+
+    def _start(self) -> Seen:
+        """Return the first look at which the job trains, and has done a step."""
+        first = seen = self._look()
+        while not (seen.is_well and seen.stepped_at_s > -inf):
+            if seen.job.has_ended or self.broken or seen.at_s - first.at_s > self.within_s:
+                self.broken = self.broken or [unrecovered("nothing", seen.job, self.within_s)]
+                break
+            seen = self._look()
+        self._read_journal()
+        return seen
+
+    def _fault(self, planned: Planned, before: Seen, zero_s: float) -> Seen:
+        """Make a fault, and wait until the job has recovered from it."""
+        hit = self.world.hit(planned)
+        if hit is None:
+            self.say(account.impossible(before.at_s - zero_s, planned.fault))
+            return before
+        made = Injected(hit.at_s - zero_s, planned.fault, hit.target)
+        while True:
+            seen = self._look()
+            made = _with(made, before, hit, seen)
+            if made.well_s is not None or self.broken or seen.job.has_ended or seen.at_s - hit.at_s > self.within_s:
+                break
+        self.injected.append(made)
+        self.say(account.line(made))
+        self._judge(made, seen)
+        self._read_journal()
+        return seen
+
+    def _judge(self, made: Injected, seen: Seen) -> None:
+        what = f"{made.fault} of {made.target}"
+        if made.well_s is not None or self.broken or seen.job.status.phase is Phase.SUCCEEDED:
+            return
+        silent = unnamed(made.fault, what, made.said) if made.next_step_s is not None and seen.is_well else []
+        self.broken += silent or [unrecovered(what, seen.job, self.within_s)]
+
+    def _until(self, at_s: float, seen: Seen) -> Seen:
+        """Look until a time; ends earlier with the job, or when an invariant is broken."""
+        while seen.at_s < at_s and not (self.broken or seen.job.has_ended):
+            seen = self._look()
+        return seen
+
+    def _end(self, seen: Seen) -> Seen:
+        """Look for the last time; a job that has ended gives its pods back."""
+        last = seen
+        while seen.job.has_ended and not self.broken and (pods := self.world.pods()):
+            last = self._look()
+            if last.at_s - seen.at_s > RELEASED_S:
+                self.broken += held(last.job, pods)
+        if not self.broken:
+            self._read_journal()
+        return last
+
+    def _look(self) -> Seen:
+        seen = self.world.look()
+        self.broken += self.trail.add_seen(seen)
+        return seen
+
+    def _read_journal(self) -> None:
+        content = self.world.journal()
+        if content is not None:
+            self.journals += 1
+            self.broken += self.trail.add_journal(content)
+
+
+def _with(made: Injected, before: Seen, hit: Hit, seen: Seen) -> Injected:
+    """Return a fault with what one more look shows of it."""
+    after_s = seen.at_s - hit.at_s
+    notes = tuple(dict.fromkeys((*made.said, *said(before.job, seen.job))))
+    is_noticed = bool(notes) if FAULTS[made.fault].is_in_status else bool(seen.routers - before.routers)
+    detected_s = after_s if made.detected_s is None and is_noticed else made.detected_s
+    stepped_s = seen.stepped_at_s - hit.at_s
+    next_step_s = stepped_s if made.next_step_s is None and stepped_s > 0 else made.next_step_s
+    is_over = detected_s is not None and next_step_s is not None and seen.is_well
+    return replace(
+        made, said=notes, detected_s=detected_s, next_step_s=next_step_s, well_s=after_s if is_over else None
+    )
