@@ -29,7 +29,7 @@ endif
 TRAINER_TESTS_AT_ONCE = $(if $(shell unshare -m true 2>/dev/null && echo yes),2 --dist worksteal,0)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup environment-cpu environment-gpu demo test unit integration integration-cluster integration-learner integration-trainer soak e2e mutants cluster cluster-build cluster-check cluster-demo cluster-down cluster-node cluster-packages lint docs docs-serve generate lock sbom release image-gpu bench bench-gpu bench-operator chart-package clean
+.PHONY: help setup environment-cpu environment-gpu demo test unit integration integration-cluster integration-learner integration-trainer soak e2e e2e-gpu gpu-bundle mutants cluster cluster-build cluster-check cluster-demo cluster-down cluster-node cluster-packages lint docs docs-serve generate lock sbom release image-gpu bench bench-gpu bench-operator chart-package clean
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,7 +63,13 @@ mutants: $(READY) ## Mutate PACKAGE (rljob_trainer.engines.pool) and print what 
 	$(BIN)/python tests/mutants $(PACKAGE) $(if $(SAMPLE),--sample $(SAMPLE)) --seed $(or $(SEED),1) --workers $(or $(WORKERS),2) $(if $(TESTS),--tests $(TESTS))
 
 e2e: $(READY) | $(GO) ## Run tests on a cluster with a real node; as root, after `make cluster-packages`
-	$(BIN)/python -m pytest -q --timeout=1800 -m "not long" tests/e2e
+	$(BIN)/python -m pytest -q --timeout=1800 -m "not long and not gpu" tests/e2e
+
+e2e-gpu: ## Train on the GPUs of this machine in pods of two nodes while parts die; as root, after unpack.sh; GPUS=0,1, DEVICE=Cpu
+	RLJOB_CACHE=/opt/rljob/kubernetes /opt/rljob/venv/bin/python -m pytest -v -s -x -W ignore -p no:cacheprovider --timeout=1800 -m gpu tests/e2e/gpu
+
+gpu-bundle: $(READY) | $(GO) ## Pack into .gpu-bundle/ what a machine with GPUs and without a network lacks for `make e2e-gpu`; PARTS
+	PYTHONPATH=tests/cluster UV=$(UV) $(BIN)/python -m local_cluster.bundle .gpu-bundle $(PARTS)
 
 cluster: $(READY) | $(GO) ## Start Kubernetes on this machine and print how to use it (PROFILE=node: with a kubelet); NODES
 	PYTHONPATH=tests/cluster $(BIN)/python -m local_cluster up --profile $(or $(PROFILE),control-plane) $(if $(NODES),--nodes $(NODES))

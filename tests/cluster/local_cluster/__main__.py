@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from local_cluster import control_plane, faults, home, node_cluster, packages, project_images
+from local_cluster import control_plane, faults, home, machine_image, node_cluster, packages, project_images
 from local_cluster.api_server import start_api_server
 from local_cluster.binaries import binary
 from local_cluster.demo import demo
@@ -164,6 +164,10 @@ def _start_nodes(directory: Path, environ: Mapping[str, str], nodes: int) -> Kub
     return node_cluster.start_cluster(directory, environ, nodes).kubectl
 
 
+def _start_gpu_nodes(directory: Path, environ: Mapping[str, str], nodes: int) -> Kubectl:
+    return node_cluster.start_cluster(directory, environ, nodes, machine_image.hardware(environ, nodes)).kubectl
+
+
 def _kubectl(directory: Path, environ: Mapping[str, str]) -> Kubectl:
     return Kubectl(binary("kubectl", environ), directory / "kubeconfig")
 
@@ -188,7 +192,7 @@ def _parser() -> argparse.ArgumentParser:
     for verb in ("up", "down", "build", "check", "packages", "demo"):
         added = verbs.add_parser(verb, parents=[named])
         added.add_argument("--profile", choices=sorted(PROFILES), default="control-plane")
-        added.add_argument("--nodes", type=int, help="of control-plane: simulated, of eight GPUs each; of node: real")
+        added.add_argument("--nodes", type=int, help="of control-plane: simulated; of node and gpu: real")
     node = verbs.add_parser("node", parents=[named])
     node.add_argument("action", choices=ACTIONS, metavar="ACTION", help=", ".join(ACTIONS))
     node.add_argument("node", nargs="?", metavar="NODE", help="not for partition and heal, which concern all nodes")
@@ -199,6 +203,7 @@ def _parser() -> argparse.ArgumentParser:
 PROFILES: Mapping[str, Profile] = {
     "control-plane": Profile(control_plane.PROGRAMS, 2, _start_control_plane),
     "node": Profile(node_cluster.PROGRAMS, 1, _start_nodes),
+    "gpu": Profile(node_cluster.PROGRAMS, 2, _start_gpu_nodes),
 }
 
 

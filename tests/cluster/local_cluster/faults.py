@@ -50,7 +50,7 @@ def power_off(node: Node) -> list[str]:
     The cable is pulled first: no peer hears of a closed connection. /run is lost, all else stays. The machine then
     reaches Services through another node.
     """
-    if not _is_on(node):
+    if not is_running(node):
         raise ClusterError(f"{node.name} is off")
     switch.connect(node.port, is_connected=False)
     killed = stop_all(node.directory)
@@ -58,14 +58,14 @@ def power_off(node: Node) -> list[str]:
     footprint.remove_interfaces(node.port)
     (node.directory / HOLDER_FILE).unlink()
     shutil.rmtree(node.directory / "run")
-    if others := [*filter(_is_on, nodes_of(node.cluster))]:
+    if others := [*filter(is_running, nodes_of(node.cluster))]:
         switch.route_services(node.network, others[0].addresses)
     return killed
 
 
 def power_on(node: Node, kubectl: Kubectl, environ: Mapping[str, str]) -> None:
     """Start a node that was powered off; return when it is ready."""
-    if _is_on(node):
+    if is_running(node):
         raise ClusterError(f"{node.name} is on")
     wait_ready(boot(node))
     join([node], kubectl, environ)
@@ -78,7 +78,7 @@ def unplug(node: Node) -> None:
 
 def partition(nodes: tuple[Node, ...]) -> None:
     """Let no node reach another. All reach the API server, and the machine reaches all."""
-    for node in filter(_is_on, nodes):
+    for node in filter(is_running, nodes):
         switch.isolate(node.port, is_isolated=True)
 
 
@@ -89,13 +89,14 @@ def slow(node: Node, rate: str) -> None:
 
 def heal(nodes: tuple[Node, ...]) -> None:
     """Undo `unplug`, `partition` and `slow` for the nodes that are on."""
-    for node in filter(_is_on, nodes):
+    for node in filter(is_running, nodes):
         switch.connect(node.port, is_connected=True)
         switch.isolate(node.port, is_isolated=False)
         switch.unlimit(node.port, node.namespace)
 
 
-def _is_on(node: Node) -> bool:
+def is_running(node: Node) -> bool:
+    """Return whether the node has power."""
     return is_on(node.directory)
 
 

@@ -6,24 +6,25 @@
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from local_cluster import agent_sandbox, home, kueue
+from local_cluster import agent_sandbox, home, kueue, machine_image
 from local_cluster import control_plane as profile
 from local_cluster.api_server import PROGRAMS, ApiServer, start_api_server
 from local_cluster.binaries import binary
 from local_cluster.errors import ClusterError
+from local_cluster.hardware import Hardware
 from local_cluster.kubectl import Kubectl
 from local_cluster.node_cluster import PROGRAMS as NODE_PROGRAMS
 from local_cluster.node_cluster import NodeCluster, cluster_of, start_cluster
 from local_cluster.processes import wait_ready
 
 GIVEN_VARIABLE = "KUBECONFIG"
-NODE_FIXTURES = {"node_cluster", "two_nodes"}
+NODE_FIXTURES = {"node_cluster", "two_nodes", "gpu_nodes"}
 PROGRAM_FIXTURES = {"prometheus", "promtool", "versitygw"}
 """fixtures of these names are the programs"""
 JUDGE_FIXTURE = "gitops_judge"
@@ -153,6 +154,13 @@ def two_nodes(kubectl_program: Path) -> Iterator[NodeCluster]:
 
 
 @pytest.fixture(scope="session")
+def gpu_nodes(kubectl_program: Path) -> Iterator[NodeCluster]:
+    """A cluster with two nodes, over which the GPUs of this machine are divided."""
+    with _real_nodes(kubectl_program, 2, lambda: machine_image.hardware(os.environ, 2)) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
 def agent_sandbox_on_node(node_cluster: NodeCluster) -> None:
     """agent-sandbox, in the cluster with a real node; its controller runs beside the node."""
     if node_cluster.server is None:
@@ -182,14 +190,16 @@ def temporary_namespace(kubectl: Kubectl) -> Iterator[str]:
 
 
 @contextmanager
-def _real_nodes(kubectl_program: Path, nodes: int) -> Iterator[NodeCluster]:
+def _real_nodes(
+    kubectl_program: Path, nodes: int, hardware: Callable[[], Hardware] = Hardware
+) -> Iterator[NodeCluster]:
     if given := os.environ.get(GIVEN_VARIABLE):
         yield cluster_of(_checked(Kubectl(kubectl_program, Path(given))))
         return
     clusters = home.clusters_of_this_user()
     home.remove_orphans(clusters)
     with home.owned_directory(clusters) as directory:
-        yield start_cluster(directory, os.environ, nodes)
+        yield start_cluster(directory, os.environ, nodes, hardware())
 
 
 def _checked(kubectl: Kubectl) -> Kubectl:

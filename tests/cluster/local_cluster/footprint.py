@@ -4,6 +4,7 @@ All carry a name that is derived from the cluster's directory, so that they are 
 """
 
 import hashlib
+import logging
 import os
 import signal
 import subprocess
@@ -11,6 +12,8 @@ import time
 from pathlib import Path
 
 from local_cluster.errors import ClusterError
+
+log = logging.getLogger(__name__)
 
 CGROUPS = Path("/sys/fs/cgroup")
 INTERFACES = Path("/sys/class/net")
@@ -34,6 +37,8 @@ def make_cgroup(directory: Path, node: int) -> None:
     hierarchies = [CGROUPS] if unified else [path for path in CGROUPS.iterdir() if path.is_dir()]
     if not hierarchies:
         raise ClusterError(f"no cgroups are mounted in {CGROUPS}")
+    if unified:
+        _give_controllers()
     for hierarchy in hierarchies:
         (hierarchy / name(directory, node)).mkdir(exist_ok=True)  # hierarchies may be links to each other
 
@@ -62,6 +67,15 @@ def remove(directory: Path) -> None:
     """Remove all of it. Raises ClusterError if a cgroup stays busy."""
     remove_cgroups(f"{name(directory)}*")
     remove_interfaces(f"{name(directory)}*")
+
+
+def _give_controllers() -> None:
+    """Let cgroups below the root have all controllers: a machine without systemd gives them none."""
+    for controller in (CGROUPS / "cgroup.controllers").read_text().split():
+        try:
+            (CGROUPS / "cgroup.subtree_control").write_text(f"+{controller}")
+        except OSError as error:  # the kubelet names those that it misses
+            log.warning("action=give_controller controller=%s error=%s", controller, error)
 
 
 def _cgroups(names: str) -> list[Path]:

@@ -15,11 +15,16 @@ def write_archive(
 
     Links are symbolic: path to target.
     """
-    layer = _layer(files, links)
+    started = {"Entrypoint": list(entrypoint), "Env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]}
+    return write_image(archive, name, _layer(files, links), started)
+
+
+def write_image(archive: Path, name: str, layer: bytes, started: Mapping[str, object]) -> Path:
+    """Write an archive of an image with this layer, a tar, whose containers are started in this way; return it."""
     config = {
         "architecture": "amd64",
         "os": "linux",
-        "config": {"Entrypoint": list(entrypoint), "Env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]},
+        "config": started,
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]},
     }
     manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]

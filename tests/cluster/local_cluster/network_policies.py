@@ -4,7 +4,7 @@ Its router and its proxy are off: the bridge and kube-proxy are there. (kube-net
 packet of each connection in a queue, needs a kernel with nftables' `queue`.)
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from local_cluster.binaries import binary
@@ -16,6 +16,8 @@ from local_cluster.processes import Started, start
 from local_cluster.readers import reader
 
 PROGRAMS = ("kube-router",)
+StartGuard = Callable[[Namespace, Path, NodeAddresses, str, Mapping[str, str]], Started]
+"""of what enforces NetworkPolicies: called as `start_network_policies`"""
 USER = "kube-router"
 HEALTH_PORT = 20244
 

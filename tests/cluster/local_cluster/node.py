@@ -13,6 +13,7 @@ from local_cluster import dns, footprint, network_policies
 from local_cluster.api_server import ApiServer
 from local_cluster.binaries import binary
 from local_cluster.certificates import Certificate
+from local_cluster.hardware import DISK_SIGNALS, Parts, read_hardware
 from local_cluster.health import answers
 from local_cluster.kubeconfig import path_of
 from local_cluster.kubectl import Kubectl
@@ -28,10 +29,6 @@ PROXY_HEALTH_PORT = 10256
 KUBELET_HEALTH_PORT = 10248
 KUBELET_FILE = "kubelet.json"
 """has the kubelet's configuration, in the node's directory"""
-GPUS = 8
-"""that each node says it has"""
-DISK_SIGNALS = ("nodefs.available", "nodefs.inodesFree", "imagefs.available", "imagefs.inodesFree")
-"""on which a kubelet evicts pods and deletes images"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +50,11 @@ class Node:
     def directory(self) -> Path:
         """Where it keeps all that it writes."""
         return self.cluster / self.name
+
+    @property
+    def parts(self) -> Parts:
+        """What it is built of."""
+        return read_hardware(self.cluster).parts(self.addresses.number)
 
     @property
     def port(self) -> str:
@@ -89,8 +91,8 @@ def install(node: Node, server: ApiServer) -> None:
     address = node.addresses.address
     certificate = server.authority.server(f"{_kubelet(node)}-server", [node.name], [address])
     server.kubeconfig_for(_kubelet(node), f"system:node:{node.name}", ["system:nodes"])
-    configured = kubelet_configuration(address, certificate, f"/{node.port}", server.authority.own.certificate)
-    (node.directory / KUBELET_FILE).write_text(json.dumps(configured, indent=2))
+    usual = kubelet_configuration(address, certificate, f"/{node.port}", server.authority.own.certificate)
+    (node.directory / KUBELET_FILE).write_text(json.dumps({**usual, **node.parts.kubelet}, indent=2))
 
 
 def boot(node: Node) -> Started:
@@ -98,17 +100,17 @@ def boot(node: Node) -> Started:
     namespace = make_namespace(node.directory)
     plug_in(node.cluster, node.network, node.addresses, namespace)
     footprint.make_cgroup(node.cluster, node.addresses.number)
-    return start_runtime(namespace, node.addresses.pods)
+    return start_runtime(namespace, node.addresses.pods, node.parts.files)
 
 
 def join(nodes: Sequence[Node], kubectl: Kubectl, environ: Mapping[str, str]) -> None:
     """Start the programs of nodes whose containerd runs; return when pods run there and names resolve."""
     for process in [process for node in nodes for process in _programs(node, kubectl, environ)]:
         wait_ready(process)
-    for process in [_firewall(node, environ) for node in nodes]:
+    for process in [process for node in nodes for process in _guards(node, environ)]:
         wait_ready(process)
     for node in nodes:
-        kubectl("patch", "node", node.name, "--subresource=status", "--type=merge", f"--patch={_capacity()}")
+        node.parts.gpus.attach(node.name, node.directory, kubectl)
 
 
 def kubelet_configuration(address: str, server: Certificate, cgroup: str, authority: Path) -> dict[str, Any]:
@@ -163,7 +165,7 @@ def proxy_arguments(kubeconfig: Path, pods: str, node: NodeAddresses) -> list[st
 
 
 def _programs(node: Node, kubectl: Kubectl, environ: Mapping[str, str]) -> list[Started]:
-    """Start all but the firewall, which needs the kubelet."""
+    """Start all but what enforces NetworkPolicies, which needs the kubelet."""
     address, namespace = node.addresses.address, node.namespace
     kubelet = [
         str(binary("kubelet", environ)),
@@ -186,10 +188,10 @@ def _programs(node: Node, kubectl: Kubectl, environ: Mapping[str, str]) -> list[
     ]
 
 
-def _firewall(node: Node, environ: Mapping[str, str]) -> Started:
+def _guards(node: Node, environ: Mapping[str, str]) -> list[Started]:
     kubeconfig = path_of(node.cluster, network_policies.USER)
     services = node.network.services
-    return network_policies.start_network_policies(node.namespace, kubeconfig, node.addresses, services, environ)
+    return [begin(node.namespace, kubeconfig, node.addresses, services, environ) for begin in node.parts.guards]
 
 
 def _kubelet(node: Node) -> str:
@@ -201,8 +203,3 @@ def _is_ready(node: Node, kubectl: Kubectl) -> bool:
     nodes = [each for each in kubectl.get("nodes")["items"] if each["metadata"]["name"] == node.name]
     conditions = [condition for each in nodes for condition in each["status"].get("conditions", ())]
     return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
-
-
-def _capacity() -> str:
-    amount = {"nvidia.com/gpu": str(GPUS)}
-    return json.dumps({"status": {"capacity": amount, "allocatable": amount}})

@@ -9,6 +9,7 @@ from pathlib import Path
 from local_cluster import control_plane, footprint, home, node, node_images
 from local_cluster.api_server import ApiServer, start_api_server
 from local_cluster.errors import ClusterError
+from local_cluster.hardware import PRETENDED, Hardware, write_hardware
 from local_cluster.kubectl import Kubectl
 from local_cluster.namespace import make_namespace
 from local_cluster.network import free_network, write_network
@@ -51,15 +52,18 @@ class NodeCluster:
         return all(name in each.runtime.images() for each in self.nodes)
 
 
-def start_cluster(directory: Path, environ: Mapping[str, str], nodes: int = 1) -> NodeCluster:
+def start_cluster(
+    directory: Path, environ: Mapping[str, str], nodes: int = 1, hardware: Hardware = PRETENDED
+) -> NodeCluster:
     """Start a cluster with this many nodes; return when pods run and names resolve.
 
     Raises ClusterError, also if this machine lacks root or a package.
     """
-    require(environ)
+    require(environ, hardware.packages)
     started = time.monotonic()
     network = free_network(routes(), nodes)
     write_network(directory, network)
+    write_hardware(directory, hardware)
     make_switch(directory, network)
     made = nodes_of(directory)
     runtimes = [node.boot(each) for each in made]

@@ -10,7 +10,7 @@ from local_cluster.errors import ClusterError
 CNI_PLUGINS = Path("/usr/lib/cni")
 OWN_STATUS = Path("/proc/self/status")
 
-PACKAGES: Mapping[str, tuple[str, ...]] = {
+NODE_PACKAGES: Mapping[str, tuple[str, ...]] = {
     "containerd": ("containerd", "ctr"),
     "runc": ("runc",),
     "containernetworking-plugins": tuple(f"{CNI_PLUGINS}/{plugin}" for plugin in ("bridge", "host-local", "portmap")),
@@ -18,18 +18,22 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "ipset": ("ipset",),
     "conntrack": ("conntrack",),
     "catatonit": ("catatonit",),
-    "busybox-static": ("busybox",),
     "iproute2": ("ip",),
     "util-linux": ("unshare", "nsenter"),
+}
+"""what each must bring for a node, by name or path; catatonit is the pause image"""
+PACKAGES: Mapping[str, tuple[str, ...]] = {
+    **NODE_PACKAGES,
+    "busybox-static": ("busybox",),
     "buildah": ("buildah",),
     "debootstrap": ("debootstrap",),
 }
-"""what each must bring, by name or path; catatonit is the pause image, busybox the tests', the last two build images"""
+"""the same with those that build images; busybox is the tests' image"""
 
 
-def missing(path: str | None) -> list[str]:
+def missing(path: str | None, packages: Mapping[str, tuple[str, ...]] = PACKAGES) -> list[str]:
     """Return the packages of which something is missing on this PATH."""
-    return [package for package, programs in PACKAGES.items() if not all(shutil.which(p, path=path) for p in programs)]
+    return [package for package, programs in packages.items() if not all(shutil.which(p, path=path) for p in programs)]
 
 
 CAPABILITIES: Mapping[str, int] = {"CAP_SYS_ADMIN": 21, "CAP_NET_ADMIN": 12}
@@ -46,10 +50,10 @@ def require_privileges(process_status: str) -> None:
         )
 
 
-def require(environ: Mapping[str, str]) -> None:
-    """Raise ClusterError unless a node can be started here: with the privileges, and with every package."""
+def require(environ: Mapping[str, str], packages: Mapping[str, tuple[str, ...]] = PACKAGES) -> None:
+    """Raise ClusterError unless a node can be started here: with the privileges, and with all of these packages."""
     require_privileges(OWN_STATUS.read_text())
-    if absent := missing(environ.get("PATH")):
+    if absent := missing(environ.get("PATH"), packages):
         raise ClusterError(
             f"a cluster with a node needs the packages {', '.join(absent)}; install them as root with "
             f"`apt-get install --no-install-recommends {' '.join(absent)}`, or `make cluster-packages`"

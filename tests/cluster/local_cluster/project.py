@@ -3,7 +3,7 @@
 import logging
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,8 @@ CLAIM = "runs"
 MOUNT = Path("/rljob")
 """where a job's pods see the volume"""
 USER = 10001
+LoadImages = Callable[[NodeCluster, Mapping[str, str]], tuple[str, str]]
+"""gives images to the nodes, and returns the names of the trainer's and the operator's"""
 HELM_OPTIONS = ("--wait", "--timeout=3m", "--take-ownership")  # the tests' clusters have the CRD already
 
 
@@ -34,11 +36,19 @@ class Workspace:
     """as this machine and the nodes see it; pods see it at MOUNT"""
 
 
-def install(cluster: NodeCluster, environ: Mapping[str, str], *values: str) -> None:
-    """Build the images, load them into the nodes, and install the chart. Raises ClusterError."""
+def built_images(cluster: NodeCluster, environ: Mapping[str, str]) -> tuple[str, str]:
+    """Build the images of trainer and operator, load them into the nodes, and return their names."""
+    trainer, operator = (load(image, cluster, environ) for image in (TRAINER, OPERATOR))
+    return trainer, operator
+
+
+def install(
+    cluster: NodeCluster, environ: Mapping[str, str], *values: str, load_images: LoadImages = built_images
+) -> None:
+    """Load the images of trainer and operator into the nodes, and install the chart. Raises ClusterError."""
     if not cluster.nodes:
         raise ClusterError("images can only be loaded into a cluster that was started here")
-    trainer, operator = (load(image, cluster, environ) for image in (TRAINER, OPERATOR))
+    trainer, operator = load_images(cluster, environ)
     cluster.kubectl.make_namespace(NAMESPACE)
     repository, _, tag = operator.rpartition(":")
     settings = {

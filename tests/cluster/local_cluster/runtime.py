@@ -8,6 +8,7 @@ from pathlib import Path
 
 from local_cluster.errors import ClusterError
 from local_cluster.images import write_archive
+from local_cluster.machine_files import Files
 from local_cluster.namespace import Namespace
 from local_cluster.packages import CNI_PLUGINS, program
 from local_cluster.processes import Started, start
@@ -82,13 +83,14 @@ class Runtime:
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def start_runtime(namespace: Namespace, pods: str) -> Started:
-    """Start containerd in a node's namespace; its pods have addresses of this CIDR."""
+def start_runtime(namespace: Namespace, pods: str, files: Files) -> Started:
+    """Start containerd in a node's namespace; its pods have addresses of this CIDR, and see these files."""
     state = namespace.state
     cni, configuration = state / "cni", state / "containerd.toml"
     cni.mkdir(exist_ok=True)
     (cni / "10-pods.conflist").write_text(json.dumps(pod_network(pods), indent=2))
-    configuration.write_text(CONFIGURATION.format(pause=PAUSE_IMAGE, plugins=CNI_PLUGINS, cni=cni))
+    usual = CONFIGURATION.format(pause=PAUSE_IMAGE, plugins=CNI_PLUGINS, cni=cni)
+    configuration.write_text(usual + files.configure(state))
     command = namespace.inside(str(program("containerd")), f"--config={configuration}")
     return start("containerd", command, state, Runtime(state).is_ready)
 

@@ -1,0 +1,45 @@
+"""rljob on two nodes with the GPUs of this machine, whose programs are also what its pods run."""
+
+import logging
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from local_cluster import faults, machine_image
+from local_cluster.kubectl import Kubectl
+from local_cluster.node_cluster import NodeCluster
+from local_cluster.project import Workspace, install, workspace
+
+LOST_POD_S = 15
+"""how long a pod stays on a silent node"""
+
+
+@pytest.fixture(scope="session")
+def rljob(gpu_nodes: NodeCluster) -> NodeCluster:
+    """The cluster, with image, chart and operator."""
+    logging.getLogger("local_cluster").setLevel(logging.INFO)
+    began = time.monotonic()
+    install(gpu_nodes, os.environ, f"--set=jobLimits.lostPodSeconds={LOST_POD_S}", load_images=machine_image.load)
+    print(f"\nimage and chart {time.monotonic() - began:.1f} s", flush=True)
+    return gpu_nodes
+
+
+@pytest.fixture
+def kubectl(rljob: NodeCluster) -> Kubectl:
+    return rljob.kubectl
+
+
+@pytest.fixture
+def place(rljob: NodeCluster) -> Iterator[Workspace]:
+    """A namespace that enforces `restricted`, with a volume; nodes are on again when it goes."""
+    made = workspace(rljob, f"test-{uuid.uuid4().hex[:8]}")
+    yield made
+    rljob.kubectl("delete", "namespace", made.namespace, "--wait=false")
+    for node in rljob.nodes:
+        if not faults.is_running(node):
+            faults.power_on(node, rljob.kubectl, os.environ)
+    shutil.rmtree(made.volume, ignore_errors=True)

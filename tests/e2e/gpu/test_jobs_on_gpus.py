@@ -1,0 +1,93 @@
+"""RLJobs train on GPUs in pods of two nodes, while engines, ranks and nodes die. `make e2e-gpu` runs them."""
+
+import os
+
+import pytest
+
+from local_cluster import faults
+from local_cluster.kubectl import Kubectl
+from local_cluster.node_cluster import NodeCluster
+from local_cluster.project import Workspace
+from support.operator.gpu_job import DEVICE, ENGINE, RANK, GpuJob, gpus_by_node
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(1500)]
+
+INTERVAL = 10
+"""steps between checkpoints"""
+
+
+def test_a_colocated_job_over_both_nodes_goes_on_after_an_engine_and_a_rank_are_killed(
+    kubectl: Kubectl, place: Workspace
+) -> None:
+    of_node = min(gpus_by_node(kubectl).values())
+    steps = 60
+    job = GpuJob(
+        kubectl,
+        place,
+        "colocated",
+        placement="Colocated",
+        rollout={"engines": 2 * of_node},
+        training={"nodes": 2, "gpusPerNode": of_node, "tensorParallel": of_node, "steps": steps},
+        checkpoint={"interval": INTERVAL},
+    )
+    job.trains()
+    assert job.nodes_of("workers") == set(gpus_by_node(kubectl))
+
+    job.kill(ENGINE, "workers")
+    job.goes_on_after("engine killed", lambda: bool(job.status.get("recovery")))
+    job.until(lambda: job.status["engines"]["ready"] == 2 * of_node)
+    job.mark("to the engine's return")
+    assert [done["action"] for done in job.status["recovery"]] == ["RestartEngine"]
+    assert job.status["attempt"] == 1
+    job.assert_telemetry_has(2 * of_node if DEVICE == "Gpu" else 0)
+
+    job.kill(RANK, "workers")
+    job.goes_on_after("rank killed", lambda: job.status["attempt"] == 2)
+    job.succeed()
+    job.mark("to Succeeded")
+    job.assert_publications_were_verified(2 * of_node)
+    job.assert_journal_is_exact(steps)
+
+
+def test_a_disaggregated_job_is_scaled_and_goes_on_after_a_node_lost_power(
+    rljob: NodeCluster, kubectl: Kubectl, place: Workspace
+) -> None:
+    gpus = sum(gpus_by_node(kubectl).values())
+    steps = 150
+    job = GpuJob(
+        kubectl,
+        place,
+        "apart",
+        placement="Disaggregated",
+        rollout={"engines": 1},
+        training={"gpusPerNode": 1, "steps": steps},
+        checkpoint={"interval": INTERVAL},
+    )
+    job.trains()
+    engines = 2 if gpus > 2 else 1
+    if engines == 2:
+        kubectl("scale", "rljob/apart", "--replicas=2", "-n", place.namespace)
+        job.until(lambda: job.status["engines"]["ready"] == engines)
+        job.mark("to the second engine")
+        job.goes_on()
+
+    (head,) = job.nodes_of("headgroup")
+    (lost,) = [node for node in rljob.nodes if node.name != head]
+    holds = sorted(group for group in ("trainer", "rollout") if lost.name in job.nodes_of(group))
+    before = job.step
+    faults.power_off(lost)
+    job.mark(f"{lost.name}, with {' and '.join(holds) or 'nothing'}, without power")
+    job.until(lambda: not job.is_ready(lost.name), 120)
+    job.mark("to not ready")
+    left = gpus_by_node(kubectl)[head]
+    if left >= 2:  # for a rank and an engine
+        job.until(lambda: job.phase == "Training" and job.step > before + 1 and job.is_served_by(head), 400)
+        job.mark("to the next step on the other node")
+    faults.power_on(lost, kubectl, os.environ)
+    job.mark("power on")
+    job.until(lambda: job.phase == "Training" and job.step > before + 1, 400)
+    job.mark("to a step")
+    job.succeed()
+    job.mark("to Succeeded")
+    job.assert_publications_were_verified(engines)
+    job.assert_journal_is_exact(steps)

@@ -1,0 +1,146 @@
+"""A small job on the GPUs of two nodes, and the seconds between its events. `DEVICE=Cpu` rehearses without GPUs.
+
+The sums, the reward and the random Qwen3 are data: nothing depends on what the model can do.
+"""
+
+import os
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from local_cluster.gpus import RESOURCE
+from local_cluster.kubectl import Kubectl
+from local_cluster.project import Workspace
+from support.operator.job_in_pods import DATA, JobInPods
+from support.trainer.tiny_models import tiny
+from support.trainer.whole_run import PROMPTS_PER_STEP, expected_journal, merged, uids
+
+DEVICE = os.environ.get("DEVICE", "Gpu")
+KILL = """python - <<'EOF'
+import os
+import psutil
+found = [p for p in psutil.process_iter() if {words!r} in ' '.join([p.name(), *p.cmdline()]) and p.pid != os.getpid()]
+min(found, key=lambda process: process.create_time()).kill()
+EOF
+"""
+ENGINE, RANK = "sglang::sched", "ray::RankHost"
+"""words in the command line of their processes"""
+METRICS = """python - <<'EOF'
+import urllib.request
+print(urllib.request.urlopen('http://localhost:8644/metrics', timeout=10).read().decode())
+EOF
+"""
+# One pod of a cloud with several nodes has no NVLink to another, and multicast can harm GPUs that others share.
+NCCL = {
+    "NCCL_CUMEM_ENABLE": "0",
+    "NCCL_NVLS_ENABLE": "0",
+    "NVSHMEM_DISABLE_NVLS": "1",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+}
+GRACE_S = 20
+"""for pods to end: a dead node is not waited for longer"""
+ON_DEVICE: Mapping[str, Mapping[str, Any]] = {
+    "Gpu": {
+        "rollout": {"memoryFraction": 0.3},
+        "training": {"precision": "bf16"},
+        "runtime": {"device": "Gpu", "env": {"PYTHONPATH": str(DATA), **NCCL}},
+    },
+    "Cpu": {
+        "runtime": {
+            "headResources": {"requests": {"cpu": "50m", "memory": "256Mi"}},
+            "workerResources": {"requests": {"cpu": "50m", "memory": "256Mi"}},
+        }
+    },
+}
+MODEL = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64}
+"""large enough for the kernels of GPUs"""
+JOURNAL_EPOCHS = 400
+
+
+class GpuJob(JobInPods):
+    """A job that is timed from its creation on."""
+
+    def __init__(self, kubectl: Kubectl, place: Workspace, name: str, **sections: Any) -> None:
+        """Apply it; `sections` are merged into its spec."""
+        usual = merged(ON_DEVICE[DEVICE], {"scheduling": {"terminationGracePeriodSeconds": GRACE_S}})
+        dtype = "bfloat16" if DEVICE == "Gpu" else "float32"
+        model = partial(tiny, "Qwen3ForCausalLM", dtype=dtype, **MODEL)
+        self._began = self._last = time.monotonic()
+        self._seconds: list[str] = []
+        super().__init__(kubectl, place, name, write_model=model, **merged(usual, sections))
+
+    def mark(self, event: str) -> None:
+        """Note the seconds since the last event, and print all of them."""
+        now = time.monotonic()
+        self._seconds.append(f"{event} {now - self._last:.1f}")
+        self._last = now
+        print(f"{now - self._began:7.1f} s  {self.name}: {' | '.join(self._seconds)}", flush=True)
+
+    def trains(self, steps: int = 2) -> None:
+        """Wait until it trains, and for its first steps."""
+        self.until(lambda: self.phase == "Training")
+        self.mark("apply to Training")
+        self.until(lambda: self.step >= steps)
+        self.mark(f"to step {steps}")
+
+    def goes_on_after(self, event: str, is_seen: Any, timeout_s: float = 300.0) -> None:
+        """Wait until `is_seen`, then for a step after those that were done when the event happened."""
+        before = self.step
+        self.mark(event)
+        self.until(is_seen, timeout_s)
+        self.mark("to detected")
+        self.until(lambda: self.phase == "Training" and self.step > before, timeout_s)
+        self.mark("to the next step")
+
+    def kill(self, words: str, group: str) -> None:
+        """Kill the oldest process with these words in its command line, in the last pod of a group."""
+        self.inside(sorted(self.pods_of(group))[-1], KILL.format(words=words))
+
+    def nodes_of(self, group: str) -> set[str]:
+        """Return the names of the nodes on which a group of the RayCluster has pods."""
+        return {pod["spec"]["nodeName"] for pod in self.pods() if pod["metadata"]["labels"]["ray.io/group"] == group}
+
+    def is_ready(self, node: str) -> bool:
+        """Return whether Kubernetes calls this node ready."""
+        conditions = self.kubectl.get("node", node)["status"]["conditions"]
+        return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+    def is_served_by(self, node: str) -> bool:
+        """Return whether ranks and engines that are not on their way out are all on this node."""
+        staying = [pod for pod in self.pods() if "deletionTimestamp" not in pod["metadata"]]
+        return {pod["spec"].get("nodeName", node) for pod in staying} == {node}
+
+    def log_lines(self, words: str) -> list[str]:
+        """Return the lines of all drivers' logs with these words."""
+        logs = sorted(self.place.volume.glob(f"{self.place.namespace}/{self.name}/logs/driver-*.log"))
+        return [line for log in logs for line in log.read_text(errors="replace").splitlines() if words in line]
+
+    def assert_publications_were_verified(self, engines: int) -> None:
+        """Each publication reached an engine, some all of them, and no engine held other weights than the learner's."""
+        published = self.log_lines("action=publish version=")
+        assert published, self.report()
+        assert any(f" engines={engines} " in line for line in published), published[-5:]
+        assert not any(" engines=0 " in line for line in published), published
+        assert self.log_lines("tensors differ") == []
+
+    def assert_journal_is_exact(self, steps: int) -> None:
+        """Each prompt was issued and consumed once, in its order. Saves depend on when it was interrupted."""
+        due = expected_journal(steps, PROMPTS_PER_STEP, steps, uids(epochs=JOURNAL_EPOCHS))
+        assert _without_commits(self.journal) == _without_commits(due)
+
+    def assert_telemetry_has(self, gpus: int) -> None:
+        """The last step and the metrics have each GPU of the job."""
+        assert len(self.events("step")[-1].get("gpus", {})) == gpus
+        shown = self.inside(self.pods_of("headgroup")[0], METRICS)
+        assert shown.count("\nrljob_gpu_device_power_watts{") == gpus
+
+
+def gpus_by_node(kubectl: Kubectl) -> dict[str, int]:
+    """Return how many GPUs pods can be given on each node; a rehearsal has as many, and uses none."""
+    nodes = kubectl.get("nodes")["items"]
+    return {node["metadata"]["name"]: int(node["status"]["allocatable"].get(RESOURCE, 0)) for node in nodes}
+
+
+def _without_commits(journal: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [record for record in journal if record["event"] != "committed"]
