@@ -20,6 +20,13 @@ add_system() {
     ldconfig -p | grep -qF "	$(basename "$library") (" || { cp "$library" /usr/local/lib/ && echo "          added $(basename "$library")"; }
   done
   ldconfig
+  # Where the kernel lacks a part of nftables, iptables has its older form.
+  rule="-t nat -A POSTROUTING -j MASQUERADE --random-fully"
+  if ! unshare --net iptables $rule 2> /dev/null && unshare --net xtables-legacy-multi iptables $rule; then
+    for name in iptables{,-save,-restore} ip6tables{,-save,-restore}; do ln -sf xtables-legacy-multi "/usr/sbin/$name"; done
+    echo "          iptables is $(iptables -V)"
+  fi
+  [ -e /dev/kmsg ] || mknod /dev/kmsg c 1 11  # kubelets read the kernel's messages
   for name in containerd ctr runc iptables ipset conntrack ip nsenter openssl wget; do
     program=$(command -v "$name") || { echo "error: no $name"; exit 1; }
     if ldd "$program" 2> /dev/null | grep 'not found'; then echo "error: $program lacks libraries"; exit 1; fi
@@ -30,11 +37,16 @@ add_system() {
 # An environment with the carried packages before those that the machine's Python has.
 add_packages() {
   rm -rf "$root/venv"
-  "$python" -m venv --without-pip --symlinks "$root/venv"
   "$python" - "$root" <<'END'
 import pathlib, site, sys
 root = pathlib.Path(sys.argv[1])
-(own,) = root.glob("venv/lib/python*/site-packages")
+own = root / f"venv/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+own.mkdir(parents=True)
+(root / "venv/bin").mkdir()
+real = pathlib.Path(sys.executable).resolve()
+for name in ("python", "python3"):
+    (root / "venv/bin" / name).symlink_to(real)
+(root / "venv/pyvenv.cfg").write_text(f"home = {real.parent}\ninclude-system-site-packages = false\n")
 paths = [*(str(root / "code" / name) for name in ("crds", "operator", "trainer")), str(root / "packages"), *site.getsitepackages()]
 (own / "rljob.pth").write_text(f"import site; [site.addsitedir(path) for path in {paths}]\n")
 for name, module in {"ray": "ray.scripts.scripts", "rljob": "rljob_cli.__main__"}.items():

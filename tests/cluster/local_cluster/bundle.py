@@ -34,6 +34,8 @@ UNPACKER = "zstd"
 COMPRESSION = ("-15", "--long=27", "-T0", "--quiet")
 CONTENTS = "contents"
 """file in each folder: the digest and the name of every chunk"""
+FIRST = "system.00"
+"""chunk of the first folder: what the machine lacks for it is seen before the rest is on its way"""
 KEPT = "parts"
 
 
@@ -97,9 +99,8 @@ def _divide(target: Path, kept: Path) -> list[tuple[Path, int]]:
     sizes = {path.name: path.stat().st_size for path in packed}
     sizes[UNPACKER] = sum(path.stat().st_size for path in unpacker.iterdir())
     digests = "".join(f"{_digest(path)}  {path.name}\n" for path in packed)
-    # What begins with the parts' order is unpacked while the rest is on its way.
     made = []
-    for number, names in enumerate(chunks.folders(sizes, first=[UNPACKER]), start=1):
+    for number, names in enumerate(chunks.folders(sizes, first=[UNPACKER, FIRST]), start=1):
         folder = target / str(number)
         folder.mkdir()
         for name in names:

@@ -17,7 +17,8 @@ OTHERS = ("containerd-shim-runc-v2", "tc", "openssl", "wget")
 RULES = ("iptables", "ip6tables")
 FORMS = ("", "-save", "-restore")
 """of one program that acts by the name it is called by"""
-RULES_PROGRAM = "xtables-nft-multi"
+RULES_PROGRAMS = ("xtables-nft-multi", "xtables-legacy-multi")
+"""the first is used, or the second where the kernel has no nftables"""
 PLUGINS = ("bridge", "host-local", "loopback", "portmap")
 EXTENSIONS = Path("/usr/lib/x86_64-linux-gnu/xtables")
 """matches and targets of iptables"""
@@ -37,9 +38,10 @@ def collect_system(directory: Path) -> None:
     wanted += [Path(each) for each in SETTINGS]
     for path in dict.fromkeys(each for each in wanted if each.name not in RULES):
         _copy(path, directory / "programs")
-    _copy(program(RULES_PROGRAM), directory / "programs")
+    for name in RULES_PROGRAMS:
+        _copy(program(name), directory / "programs")
     for name in (rules + form for rules in RULES for form in FORMS):
-        (directory / "programs/usr/sbin" / name).symlink_to(RULES_PROGRAM)
+        (directory / "programs/usr/sbin" / name).symlink_to(RULES_PROGRAMS[0])
     (directory / "libraries").mkdir()
     for path in [*(directory / "programs").rglob("*")]:
         if path.is_file() and not path.is_symlink():

@@ -106,8 +106,25 @@ class GpuJob(JobInPods):
         conditions = self.kubectl.get("node", node)["status"]["conditions"]
         return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
-    def is_served_by(self, node: str) -> bool:
-        """Return whether ranks and engines that are not on their way out are all on this node."""
+    def groups_on(self, node: str) -> list[str]:
+        """Return the groups of the RayCluster that have pods on a node."""
+        return [group for group in ("headgroup", "trainer", "rollout") if node in self.nodes_of(group)]
+
+    def node_to_lose(self) -> str:
+        """Return the node that has a part of the job, without its head if possible."""
+        (head,) = self.nodes_of("headgroup")
+        others = (self.nodes_of("trainer") | self.nodes_of("rollout")) - {head}
+        return min(others, default=head)
+
+    def scale(self, engines: int) -> None:
+        """Scale the engines with kubectl, and wait until so many serve, and for two steps."""
+        self.kubectl("scale", f"rljob/{self.name}", f"--replicas={engines}", "-n", self.place.namespace)
+        self.until(lambda: self.status["engines"]["ready"] == engines and len(self.pods_of("rollout")) == engines)
+        self.mark(f"to engines {engines}")
+        self.goes_on()
+
+    def is_all_on(self, node: str) -> bool:
+        """Return whether pods that are not on their way out are all on this node."""
         staying = [pod for pod in self.pods() if "deletionTimestamp" not in pod["metadata"]]
         return {pod["spec"].get("nodeName", node) for pod in staying} == {node}
 
