@@ -6,6 +6,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,8 @@ from local_cluster.kubectl import Kubectl
 from local_cluster.node_cluster import NodeCluster
 from local_cluster.project import Workspace, install, workspace
 
+LOGS_VARIABLE = "LOGS"
+"""names a directory in which the logs of all runs are kept"""
 LOST_POD_S = 15
 """how long a pod stays on a silent node"""
 
@@ -38,6 +41,9 @@ def place(rljob: NodeCluster) -> Iterator[Workspace]:
     """A namespace that enforces `restricted`, with a volume; nodes are on again when it goes."""
     made = workspace(rljob, f"test-{uuid.uuid4().hex[:8]}")
     yield made
+    if kept := os.environ.get(LOGS_VARIABLE):
+        for logs in made.volume.glob("*/*/logs"):
+            shutil.copytree(logs, Path(kept) / logs.parent.name, dirs_exist_ok=True)
     rljob.kubectl("delete", "namespace", made.namespace, "--wait=false")
     for node in rljob.nodes:
         if not faults.is_running(node):

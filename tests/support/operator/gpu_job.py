@@ -5,7 +5,7 @@ The sums, the reward and the random Qwen3 are data: nothing depends on what the 
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -38,6 +38,8 @@ NCCL = {
     "NVSHMEM_DISABLE_NVLS": "1",
     "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
 }
+DEADLINE_S = 300.0
+"""for one event; the first start, with all its kernels, took 211 s at most"""
 GRACE_S = 20
 """for pods to end: a dead node is not waited for longer"""
 ON_DEVICE: Mapping[str, Mapping[str, Any]] = {
@@ -70,6 +72,10 @@ class GpuJob(JobInPods):
         self._seconds: list[str] = []
         super().__init__(kubectl, place, name, write_model=model, **merged(usual, sections))
 
+    def until(self, holds: Callable[[], bool], timeout_s: float = DEADLINE_S) -> None:
+        """Wait for a condition as any job does, but not as long: time on GPUs is short."""
+        super().until(holds, timeout_s)
+
     def mark(self, event: str) -> None:
         """Note the seconds since the last event, and print all of them."""
         now = time.monotonic()
@@ -84,7 +90,7 @@ class GpuJob(JobInPods):
         self.until(lambda: self.step >= steps)
         self.mark(f"to step {steps}")
 
-    def goes_on_after(self, event: str, is_seen: Any, timeout_s: float = 300.0) -> None:
+    def goes_on_after(self, event: str, is_seen: Callable[[], bool], timeout_s: float = DEADLINE_S) -> None:
         """Wait until `is_seen`, then for a step after those that were done when the event happened."""
         before = self.step
         self.mark(event)
