@@ -54,6 +54,8 @@ for name, module in {"ray": "ray.scripts.scripts", "rljob": "rljob_cli.__main__"
     script.write_text(f"#!{root}/venv/bin/python\nimport sys\nfrom {module} import main\nsys.exit(main())\n")
     script.chmod(0o755)
 END
+  # Containers cannot write bytecode. Some packages carry files for other versions of Python.
+  "$root/venv/bin/python" -W ignore -m compileall -qq -j 0 "$root/packages" || true
   chmod -R go+rX "$root/venv" "$root/packages"
 }
 

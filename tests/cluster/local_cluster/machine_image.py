@@ -4,6 +4,7 @@ One image is trainer and operator. It takes half a second to make, where a GPU i
 The project's code is copied to where containers see it, as they may not see the checkout.
 """
 
+import compileall
 import io
 import logging
 import shutil
@@ -89,6 +90,7 @@ def copy_code(target: Path) -> None:
     note = target / CODE_DIRECTORIES[0] / f"rljob-{version}.dist-info" / "METADATA"
     note.parent.mkdir()
     note.write_text(f"Metadata-Version: 2.1\nName: rljob\nVersion: {version}\n")
+    compileall.compile_dir(target, quiet=2, workers=0)  # containers cannot write bytecode
     for path in [target, *target.rglob("*")]:
         path.chmod(0o755 if path.is_dir() else 0o644)
 
