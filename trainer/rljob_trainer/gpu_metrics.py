@@ -190,5 +190,11 @@ class LostMetrics:
         counter="rljob_agent_restarts",
         tag="rollout/agent_restarts",
     )
+    agent_cut_offs: int = metric(
+        "Requests of agents that were cut off because their gateway ended, and had to be repeated",
+        default=0,
+        counter="rljob_agent_cut_offs",
+        tag="rollout/agent_cut_offs",
+    )
     losses: Mapping[str, int] = field(default_factory=dict)
     """what was lost by cause, see `losses.Cause`"""

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from openai import OpenAI
@@ -15,6 +17,7 @@ from rljob_trainer.gateway.chat import Gateway, Session
 from rljob_trainer.gateway.parsing import Parsers
 from rljob_trainer.gateway.record import Opening, Settings
 from rljob_trainer.gateway.server import application
+from rljob_trainer.gateway.session_files import MOST_BYTES, SessionFiles
 from rljob_trainer.gateway.tree import Turn
 from support.http_in_thread import served_in_thread
 from support.trainer.scripted_model import ScriptedRouter
@@ -30,6 +33,7 @@ class ScriptedGateway:
     session: Session
     router: ScriptedRouter
     url: str
+    files: SessionFiles
 
     @property
     def base_url(self) -> str:
@@ -57,11 +61,14 @@ def scripted_gateway(
     parsers: Parsers | None = None,
     clock: Callable[[], float] = lambda: 0.0,
     gate: Gate | None = None,
+    most_bytes: int = MOST_BYTES,
 ) -> Iterator[ScriptedGateway]:
     """Serve a script to one session."""
     router = ScriptedRouter(tokenizer, script)
     gate = gate or Gate()
     engines = Engines(GatedStreams(router, gate), 1.0, settings.patience_s, alive=lambda: None)
-    gateway = Gateway(settings, tokenizer, lambda url: engines, parsers or Parsers(), clock, gate=gate)
-    with served_in_thread(application(gateway, "admin")) as url:
-        yield ScriptedGateway(gateway, gateway.open(OPENING), router, url)
+    with TemporaryDirectory() as directory:
+        files = SessionFiles(Path(directory), most_bytes)
+        gateway = Gateway(settings, tokenizer, lambda url: engines, parsers or Parsers(), files, clock, gate=gate)
+        with served_in_thread(application(gateway, "admin")) as url:
+            yield ScriptedGateway(gateway, gateway.open(OPENING), router, url, files)

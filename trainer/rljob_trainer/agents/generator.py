@@ -1,8 +1,8 @@
 """The generator for agents: each sample is the session of one call of the agent's function, or of its program.
 
 A trajectory that fails is started again, some times; then its sample is lost, and the others of its group stay. One
-whose gateway has ended is started again without being counted as a failure; also one whose weights have changed, if
-rollouts are not ahead of training.
+that fails after the end of its gateway is started again without being counted as a failure; also one whose weights have
+changed, if rollouts are not ahead of training.
 """
 
 import asyncio
@@ -121,6 +121,7 @@ class AgentGenerator:
         finally:
             running.cancel()
             record = await self.sessions.close_session(session)
+            self.losses.cut_off(record.cut_off)
         return trajectory(running.result(), record, self.counting)
 
 

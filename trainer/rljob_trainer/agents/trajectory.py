@@ -16,6 +16,7 @@ from itertools import chain, groupby
 from rljob_api.sections import Branches
 from rljob_trainer.agents.outcome import Failed, Outcome, Returned
 from rljob_trainer.conversations.errors import GenerateError, TooSlowError
+from rljob_trainer.gateway.client import GatewayError
 from rljob_trainer.gateway.record import Record
 from rljob_trainer.gateway.tree import Turn, leaves, path
 from rljob_trainer.generator import GenerationFailedError, RolloutTimeoutError
@@ -39,13 +40,16 @@ def trajectory(ended: Outcome, record: Record, counting: Counting) -> Sample:
     """Return the sample of a session and of how its agent ended.
 
     An agent that ended because its session had reached a limit has not failed. Raises RolloutTimeoutError where no
-    engine answered, GenerationFailedError where the weights have changed meanwhile, TooSlowError where the agent was
+    engine answered, GatewayError where the agent has failed after its gateway had ended during a request,
+    GenerationFailedError where the weights have changed meanwhile, TooSlowError where the agent was
     late, and GenerateError where it has failed otherwise.
     """
     if record.away is not None:
         raise RolloutTimeoutError(record.away)
     if isinstance(ended, Failed) and (record.over is None or ended.is_late):
         refused = f"; its first refused request: {record.first_refusal}" if record.refused else ""
+        if record.cut_off and not ended.is_late:
+            raise GatewayError(f"its gateway has ended during a request, and then the agent {ended.reason}{refused}")
         raise (TooSlowError if ended.is_late else GenerateError)(ended.reason + refused)
     if not any(turn.tokens_T for turn in record.turns):
         raise GenerateError("never got an answer of the model")

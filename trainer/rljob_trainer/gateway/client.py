@@ -1,14 +1,18 @@
 """The driver's side of gateways: starts their processes beside the router, watches them, opens and closes sessions.
 
-A gateway that ends is started again on the same port. Its sessions are lost with it: closing one says so. While weights
-are published, gateways hold what agents ask for, and no session is opened.
+A gateway that ends is started again on the same socket, which is the driver's: clients wait in its queue meanwhile. It
+finds its sessions in the directory of the one before. While weights are published, gateways hold what agents ask for,
+and no session is opened.
 """
 
 import asyncio
 import json
 import logging
 import secrets
+import shutil
+import socket
 import sys
+import tempfile
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -21,9 +25,8 @@ from rljob_api.errors import RunError
 from rljob_api.exits import Exit
 from rljob_trainer.conversations.errors import GenerateError
 from rljob_trainer.engines.key import KEY_VARIABLE, with_key
-from rljob_trainer.gateway.record import ADMIN_VARIABLE, Opening, Record, Settings, from_json
+from rljob_trainer.gateway.record import ADMIN_VARIABLE, BACKLOG, Opening, Record, Settings, from_json
 from rljob_trainer.processes.kept_process import KeptProcess, ProcessError
-from rljob_trainer.processes.ports import free_ports
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +36,8 @@ READY_S = 300.0
 ASK_S = 60.0
 """for a session to be opened or closed [s]"""
 LOOK_S = 1.0
+HEALTH_S = 2.0
+"""for a sign of life; without a gateway a connection waits [s]"""
 POLL_S = 0.1
 SILENT_LOOKS = 30
 SESSIONS = 256
@@ -44,6 +49,10 @@ class GatewayError(RunError, RuntimeError):
     """A gateway does not start, or does not answer."""
 
     exit = Exit.LOST_PEER
+
+
+class GatewayGoneError(GatewayError):
+    """No answer came: the gateway has ended, or hangs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +86,16 @@ class GatewayProcess:
         self._session = session
         self._keys = {ADMIN_VARIABLE: secrets.token_hex(), KEY_VARIABLE: router_key}
         self._process: KeptProcess | None = None
-        self._serves = False
+        self._listening: socket.socket | None = None
+        self._directory: Path | None = None
+        self._serves, self._admits = False, True
+        self._telling = asyncio.Lock()
 
     async def start(self) -> None:
         """Start the process and wait until it answers. Raises GatewayError and GenerateError."""
-        port, _ = free_ports(HOST)
-        self.url = f"http://{HOST}:{port}"
+        self._listening = socket.create_server((HOST, 0), backlog=BACKLOG)
+        self._directory = Path(tempfile.mkdtemp(prefix="rljob-sessions-"))
+        self.url = f"http://{HOST}:{self._listening.getsockname()[1]}"
         await self._start()
 
     async def keep(self) -> None:
@@ -106,26 +119,35 @@ class GatewayProcess:
 
     async def open_session(self, opening: Opening) -> OpenSession:
         """Return a new session. Raises GatewayError."""
-        content = await self._ask("POST", "/sessions", asdict(opening))
+        content = await self._ask_again("POST", "/sessions", asdict(opening))
         return OpenSession(self, content["name"], content["key"])
 
     async def close_session(self, name: str) -> Record:
         """Return what a session was. Raises GatewayError if the gateway has lost it."""
-        return from_json(await self._ask("DELETE", f"/sessions/{name}"))
+        record = from_json(await self._ask_again("GET", f"/sessions/{name}"))
+        try:
+            await self._ask_again("DELETE", f"/sessions/{name}")
+        except GatewayError as error:  # it is forgotten in its time
+            log.info("gateway action=close_late reason=%s", error)
+        return record
 
     async def admit(self, admits: bool, wait_s: float = 0.0) -> bool:
         """Let its requests pass to engines, or hold them; return whether none is there after `wait_s` [s].
 
         One that does not answer is ended: it must not ask for tokens while weights change, nor hold requests for ever.
+        One that starts holds them until it is told.
         """
-        if not self._serves:
-            return True
-        try:
-            return bool((await self._ask("POST", "/gate", {"admits": admits, "wait_s": wait_s}))["is_empty"])
-        except GatewayError as error:
-            log.error("gateway action=end reason=%s", error)
-            await self.stop()
-            return True
+        self._admits = admits
+        async with self._telling:
+            if not self._serves or (self._process is not None and self._process.exit is not None):
+                return True
+            wanted = {"admits": self._admits, "wait_s": wait_s}
+            try:
+                return bool((await self._ask("POST", "/gate", wanted))["is_empty"])
+            except GatewayError as error:
+                log.error("gateway action=end reason=%s", error)
+                await self.stop()
+                return True
 
     async def stop(self) -> None:
         """Kill the process."""
@@ -133,16 +155,27 @@ class GatewayProcess:
         if self._process is not None:
             await asyncio.to_thread(self._process.stop)
 
+    async def close(self) -> None:
+        """Kill the process, and remove the sessions."""
+        await self.stop()
+        listening, directory = self._listening, self._directory
+        self._listening = self._directory = None
+        if listening is not None:
+            listening.close()
+        if directory is not None:
+            await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+
     @property
     def pid(self) -> int | None:
         """Its pid; None: it was not started."""
         return self._process.pid if self._process is not None else None
 
     async def _start(self) -> None:
-        host, port = self.url.removeprefix("http://").split(":")
-        settings = json.dumps(asdict(self._settings))
-        argv = [sys.executable, "-m", "rljob_trainer.gateway.process", host, port, settings]
-        process = self._process = await asyncio.to_thread(KeptProcess, argv, self._keys, self._log)
+        if self._listening is None:
+            raise GatewayError("gateway: start: it was closed")
+        settings, handed = json.dumps(asdict(self._settings)), self._listening.fileno()
+        argv = [sys.executable, "-m", "rljob_trainer.gateway.process", str(handed), str(self._directory), settings]
+        process = self._process = await asyncio.to_thread(KeptProcess, argv, self._keys, self._log, (handed,))
         deadline = time.monotonic() + READY_S
         while not await self._answers():
             if process.exit is not None and process.exit.code == Exit.BAD_INPUT:
@@ -153,16 +186,28 @@ class GatewayProcess:
                 raise GatewayError(f"gateway: start: no answer within {READY_S:g} s; log:\n{process.log_tail()}")
             await asyncio.sleep(POLL_S)
         self._serves = True
+        await self.admit(self._admits)
 
     async def _answers(self) -> bool:
         try:
-            await self._ask("GET", "/health")
+            await self._ask("GET", "/health", timeout_s=HEALTH_S)
         except GatewayError:
             return False
         return True
 
-    async def _ask(self, method: str, path: str, body: Any = None) -> Any:
-        headers, timeout = with_key(self._keys[ADMIN_VARIABLE]), aiohttp.ClientTimeout(total=ASK_S)
+    async def _ask_again(self, method: str, path: str, body: Any = None) -> Any:
+        """As `_ask`, again and again until a gateway that has ended should be back."""
+        deadline = time.monotonic() + READY_S
+        while True:
+            try:
+                return await self._ask(method, path, body)
+            except GatewayGoneError:
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(POLL_S)
+
+    async def _ask(self, method: str, path: str, body: Any = None, timeout_s: float = ASK_S) -> Any:
+        headers, timeout = with_key(self._keys[ADMIN_VARIABLE]), aiohttp.ClientTimeout(total=timeout_s)
         wanted = f"gateway: {method} {path.rpartition('/')[0] or path}"
         try:
             async with self._session.request(
@@ -170,7 +215,7 @@ class GatewayProcess:
             ) as answer:
                 content = await answer.read()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise GatewayError(f"{wanted}: {type(error).__name__}: {error}") from error
+            raise GatewayGoneError(f"{wanted}: {type(error).__name__}: {error}") from error
         if answer.status != 200:
             raise GatewayError(f"{wanted}: {answer.status} {content[:500]!r}")
         return orjson.loads(content)
@@ -193,8 +238,8 @@ class Gateways:
         await asyncio.gather(*(each.keep() for each in self.processes))
 
     async def stop(self) -> None:
-        """Kill all."""
-        await asyncio.gather(*(each.stop() for each in self.processes))
+        """Kill all, and remove their sessions."""
+        await asyncio.gather(*(each.close() for each in self.processes))
 
     async def open_session(self, opening: Opening) -> OpenSession:
         """Return a new session of the process that has the fewest. Raises GatewayError."""

@@ -2,7 +2,7 @@
 
 import base64
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from math import nan
 from typing import Any
 
@@ -12,6 +12,8 @@ from rljob_trainer.gateway.tree import Turn
 
 ADMIN_VARIABLE = "RLJOB_GATEWAY_KEY"
 """has the key of the driver, which opens and closes sessions"""
+BACKLOG = 1024
+"""connections that wait for a gateway that is busy, or starts again"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,8 @@ class Record:
     refused: int = 0
     """requests of the agent that were refused"""
     first_refusal: str = field(default="")
+    cut_off: int = 0
+    """requests that the end of a gateway has cut off; their clients had to ask again"""
 
 
 def opening(content: Mapping[str, Any]) -> Opening:
@@ -75,23 +79,28 @@ def opening(content: Mapping[str, Any]) -> Opening:
 
 def as_json(record: Record) -> dict[str, Any]:
     """Return a record as a JSON object."""
-    turns = [asdict(replace(turn, experts=None)) | {"experts": _written(turn)} for turn in record.turns]
-    return {**asdict(replace(record, turns=())), "turns": turns}
+    return {**asdict(replace(record, turns=())), "turns": [turn_as_json(turn) for turn in record.turns]}
 
 
 def from_json(content: Mapping[str, Any]) -> Record:
     """Return the value of a JSON object."""
-    return Record(**{**content, "turns": tuple(_turn(each) for each in content["turns"])})
+    return Record(**{**content, "turns": tuple(turn_from_json(each) for each in content["turns"])})
 
 
-def _written(turn: Turn) -> str | None:
-    return None if turn.experts is None else base64.b64encode(turn.experts.tobytes()).decode("ascii")
+def turn_as_json(turn: Turn) -> dict[str, Any]:
+    """Return a turn as a JSON object; its tuples stay what they are."""
+    return {each.name: getattr(turn, each.name) for each in fields(turn)} | {"experts": _written(turn)}
 
 
-def _turn(content: Mapping[str, Any]) -> Turn:
+def turn_from_json(content: Mapping[str, Any]) -> Turn:
+    """Return the value of a JSON object."""
     lists: dict[str, tuple[Any, ...]] = {name: tuple(content[name]) for name in ("given_T", "tokens_T", "logprobs_T")}
     lists["logprobs_T"] = tuple(nan if each is None else each for each in lists["logprobs_T"])  # JSON has no NaN
     lists["carried"] = tuple((version, tokens) for version, tokens in content["carried"])
     given = content["experts"]
     experts = None if given is None else np.frombuffer(base64.b64decode(given), np.int16)
     return Turn(**{**content, **lists, "experts": experts})
+
+
+def _written(turn: Turn) -> str | None:
+    return None if turn.experts is None else base64.b64encode(turn.experts.tobytes()).decode("ascii")

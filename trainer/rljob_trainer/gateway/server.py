@@ -57,6 +57,7 @@ def application(gateway: Gateway, admin_key: str) -> web.Application:
     app.router.add_get("/health", _health)
     app.router.add_post("/gate", _gate)
     app.router.add_post("/sessions", _open)
+    app.router.add_get("/sessions/{session}", _record)
     app.router.add_delete("/sessions/{session}", _close)
     app.router.add_post("/sessions/{session}/v1/chat/completions", _complete)
     app.router.add_post("/sessions/{session}/v1/responses", _respond)
@@ -99,9 +100,15 @@ async def _open(request: web.Request) -> web.Response:
     return _json({"name": session.name, "key": session.key})
 
 
+async def _record(request: web.Request) -> web.Response:
+    """Answer what a session is. It is closed by another request: this answer may not arrive."""
+    _require_driver(request)
+    return _json(as_json(request.app[GATEWAY].record(request.match_info["session"])))
+
+
 async def _close(request: web.Request) -> web.Response:
     _require_driver(request)
-    return _json(as_json(request.app[GATEWAY].close(request.match_info["session"])))
+    return _json({"turns": len(request.app[GATEWAY].close(request.match_info["session"]).turns)})
 
 
 async def _complete(request: web.Request) -> web.StreamResponse:
@@ -109,7 +116,8 @@ async def _complete(request: web.Request) -> web.StreamResponse:
     asked = chat_request(await _body(request))
     if asked.stream:
         return await _stream(request, session, asked, lambda begun: ChatEvents(begun, asked))
-    return _json(whole(await request.app[GATEWAY].complete(session, asked), asked))
+    completion = await request.app[GATEWAY].complete(session, asked)
+    return await _sent(request, session, completion, whole(completion, asked))
 
 
 async def _respond(request: web.Request) -> web.StreamResponse:
@@ -118,13 +126,13 @@ async def _respond(request: web.Request) -> web.StreamResponse:
 
     def keep(completion: Completion) -> None:
         if asked.is_stored:
-            session.stored[response_name(completion)] = history(asked, completion)
+            session.store(response_name(completion), asked.previous, history(asked, completion))
 
     if asked.chat.stream:
         return await _stream(request, session, asked.chat, lambda begun: ResponseEvents(begun, asked), keep)
     completion = await request.app[GATEWAY].complete(session, asked.chat)
     keep(completion)
-    return _json(response(completion, asked))
+    return await _sent(request, session, completion, response(completion, asked))
 
 
 async def _message(request: web.Request) -> web.StreamResponse:
@@ -132,7 +140,24 @@ async def _message(request: web.Request) -> web.StreamResponse:
     asked = messages_request(await _body(request))
     if asked.stream:
         return await _stream(request, session, asked, MessageEvents)
-    return _json(message(await request.app[GATEWAY].complete(session, asked)))
+    completion = await request.app[GATEWAY].complete(session, asked)
+    return await _sent(request, session, completion, message(completion))
+
+
+async def _sent(
+    request: web.Request, session: Session, completion: Completion, content: dict[str, Any]
+) -> web.StreamResponse:
+    """Write an answer, and note whether its client has it."""
+    answer = _json(content)
+    try:
+        await answer.prepare(request)
+        await answer.write_eof()
+    except ConnectionError:
+        log.info("action=hold_back request=%s", completion.name)
+        session.held_back(completion.name)
+    else:
+        session.left(completion.name)
+    return answer
 
 
 async def _stream(
@@ -162,8 +187,10 @@ async def _stream(
             await _write(answer, events.failed(error))
         except (ConnectionError, TimeoutError) as error:
             log.info("action=cut_off reason=%s", type(error).__name__)
+            session.left(begun.name)
             return answer
     await answer.write_eof()
+    session.left(begun.name)
     return answer
 
 

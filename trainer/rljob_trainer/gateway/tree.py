@@ -68,6 +68,11 @@ def following(key: str, message: Message) -> str:
     return _digest(key, _compared(message))
 
 
+def demand(key: str, facts: Sequence[Any]) -> str:
+    """Return a key that is equal for requests that ask the same of the same history."""
+    return _digest(key, list(facts))
+
+
 def _compared(message: Message) -> Any:
     """Return what distinguishes messages.
 
@@ -105,6 +110,10 @@ class Tree:
         """Add a turn with the key of the history that ends with it."""
         self.turns.append(turn)
         self._by_key[key] = turn.number
+
+    def name(self, number: int, key: str) -> None:
+        """Have a history with this key end with a turn that is there, too."""
+        self._by_key[key] = number
 
     def tokens(self, number: int | None) -> tuple[int, ...]:
         """Return all tokens up to the end of a turn; none for None."""

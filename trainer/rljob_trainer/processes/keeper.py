@@ -48,6 +48,7 @@ def main(scratch: Path, log: Path, argv: list[str]) -> int:
             stdout=output,
             stderr=output,
             start_new_session=True,
+            close_fds=False,  # what the owner has handed down; our own are not inherited
             preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),
         )
     report(pid=server.pid, keeper=os.getpid())

@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,8 +53,17 @@ class ProcessExit:
 class KeptProcess:
     """One server process; it dies with the process that made this object."""
 
-    def __init__(self, argv: Sequence[str], environment: Mapping[str, str | None], log: Path) -> None:
-        """`environment` differs from ours by these variables; None: the process does not get it."""
+    def __init__(
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str | None],
+        log: Path,
+        inherited: Collection[int] = (),
+    ) -> None:
+        """`environment` differs from ours by these variables; None: the process does not get it.
+
+        `inherited` are file descriptors of ours that the process has, too, under the same numbers.
+        """
         log.parent.mkdir(parents=True, exist_ok=True)
         self._log = log
         self._argv = " ".join(argv)
@@ -66,6 +75,7 @@ class KeptProcess:
             [sys.executable, "-I", "-S", keeper.__file__, self._scratch, str(log), *argv],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            pass_fds=tuple(inherited),
             env={name: value for name, value in variables.items() if value is not None},
         )
         self.pid, self._keeper_pid = self._first_line()

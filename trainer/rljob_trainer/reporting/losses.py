@@ -61,7 +61,7 @@ class Losses:
         self._counts: Counter[str] = Counter()
         self._waits: dict[object, str] = {}
         self._last: Exception | None = None
-        self._restarts = 0
+        self._restarts = self._cut_offs = 0
         self._waited_s, self._waits_since = 0.0, 0.0
 
     def note(self, cause: Cause, number: int = 1, error: Exception | None = None) -> None:
@@ -75,6 +75,11 @@ class Losses:
         with self._lock:
             self._restarts += 1
 
+    def cut_off(self, requests: int) -> None:
+        """Count requests of agents that the end of a gateway has cut off."""
+        with self._lock:
+            self._cut_offs += requests
+
     @property
     def last(self) -> Exception | None:
         """The error that cost something last."""
@@ -86,9 +91,15 @@ class Losses:
         counts = self.take()
         storage = sum(counts.get(cause, 0) for cause in (Cause.STORAGE, Cause.CLEANING))
         with self._lock:
-            restarts, self._restarts = self._restarts, 0
-        lost = sum(counts.values()) - storage
-        return LostMetrics(lost_samples=lost, storage_errors=storage, losses=counts, agent_restarts=restarts)
+            restarts, cut_offs = self._restarts, self._cut_offs
+            self._restarts = self._cut_offs = 0
+        return LostMetrics(
+            lost_samples=sum(counts.values()) - storage,
+            storage_errors=storage,
+            losses=counts,
+            agent_restarts=restarts,
+            agent_cut_offs=cut_offs,
+        )
 
     def take(self) -> Mapping[str, int]:
         """Return what was lost since the last call, by cause."""

@@ -1,6 +1,7 @@
 """What becomes of the trajectories of agents that fail."""
 
 import asyncio
+from dataclasses import replace
 from itertools import cycle
 
 import pytest
@@ -115,6 +116,15 @@ def test_a_trajectory_that_fails_is_started_again_in_a_new_session(bad):
     assert scripted.closed == ["s1", "s2"]
     lost = losses.lost()
     assert (lost.agent_restarts, lost.lost_samples) == (1, 0)
+
+
+def test_requests_that_the_end_of_a_gateway_has_cut_off_are_counted():
+    losses = Losses()
+    bad, good = replace(GOOD, cut_off=2), replace(GOOD, cut_off=1)
+    made(Scripted((Failed("failed: APIConnectionError"), bad), (Returned(), good)), losses=losses)
+    lost = losses.lost()
+    assert (lost.agent_cut_offs, lost.agent_restarts, lost.lost_samples) == (3, 1, 0)
+    assert losses.lost().agent_cut_offs == 0
 
 
 @pytest.mark.parametrize(("is_late", "cause"), [(False, "Agent"), (True, "AgentTimeout")])

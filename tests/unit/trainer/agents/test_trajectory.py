@@ -9,6 +9,7 @@ from rljob_api.sections import Branches
 from rljob_trainer.agents.outcome import Failed, Returned
 from rljob_trainer.agents.trajectory import Counting, trajectory
 from rljob_trainer.conversations.errors import GenerateError, TooSlowError
+from rljob_trainer.gateway.client import GatewayError
 from rljob_trainer.gateway.record import Record
 from rljob_trainer.gateway.tree import Turn
 from rljob_trainer.generator import GenerationFailedError, RolloutTimeoutError
@@ -134,3 +135,13 @@ def test_an_end_that_gives_no_sample_says_why(ended, record, error, words):
 def test_without_a_reward_of_the_job_the_agent_must_give_one():
     with pytest.raises(GenerateError, match="returned no reward"):
         trajectory(Returned(text="42"), Record(TURNS), replace(COUNTING, judged=False))
+
+
+def test_an_agent_that_fails_after_its_gateway_has_ended_has_not_failed():
+    cut = Record(TURNS, cut_off=1, refused=1, first_refusal="too long")
+    with pytest.raises(GatewayError, match="failed: KeyError; its first refused request: too long"):
+        trajectory(Failed("failed: KeyError"), cut, COUNTING)
+    with pytest.raises(TooSlowError):
+        trajectory(Failed("took long", is_late=True), cut, COUNTING)
+    assert trajectory(Returned(reward=0.5), cut, COUNTING).reward == 0.5
+    assert trajectory(Failed("failed: KeyError"), replace(cut, over="tokens"), COUNTING).finish_reason == "length"

@@ -1,5 +1,6 @@
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -72,6 +73,24 @@ def test_stopping_kills_children_that_have_a_session_of_their_own(tmp_path: Path
     process.stop()
     assert not psutil.pid_exists(process.pid)
     assert not psutil.pid_exists(child)
+
+
+def test_a_socket_that_is_handed_down_outlives_the_server_and_no_other_file_is(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening, (tmp_path / "own").open("w") as own:
+        handed = listening.fileno()
+        os.set_inheritable(own.fileno(), True)
+        script = f"""
+import os, socket
+ours = [each for each in os.listdir("/proc/self/fd") if int(each) > 2]
+ours = [int(each) for each in ours if os.path.exists("/proc/self/fd/" + each)]
+client, _ = socket.socket(fileno={handed}).accept()
+client.sendall(repr(ours).encode())
+"""
+        for _ in range(2):
+            process = KeptProcess([sys.executable, "-S", "-c", script], {}, tmp_path / "log", (handed,))
+            with socket.create_connection(listening.getsockname(), timeout=60) as client:
+                assert client.recv(1000).decode() == f"[{handed}]"
+            assert process.wait(60)
 
 
 def test_scratch_files_go_with_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
