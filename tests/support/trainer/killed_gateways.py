@@ -45,21 +45,36 @@ if "rljob_trainer.gateway.process" in sys.orig_argv:
 """
 
 
+Point = dict[str, Any]
+
+
+def at_event(number: int) -> Point:
+    """Return the point before the n-th event of a process."""
+    return {"by": "file", "number": number}
+
+
+def at_token(request: int, after: int) -> Point:
+    """Return the point after some tokens of the n-th request of a process."""
+    return {"by": "engine", "number": request, "after": after}
+
+
+def drawn(number: int, seed: int) -> list[Point]:
+    """Return points of both kinds in turn."""
+    random_ = random.Random(seed)
+    return [
+        at_event(random_.randint(1, 24)) if index % 2 else at_token(random_.randint(1, 6), random_.randint(0, 3))
+        for index in range(number)
+    ]
+
+
 @dataclass(frozen=True)
 class Plan:
     """The points at which gateways die, in files that their processes read."""
 
     directory: Path
 
-    def write(self, number: int, seed: int) -> None:
-        """Draw the points; half of them by the engine."""
-        drawn = random.Random(seed)
-        points: list[dict[str, Any]] = [
-            {"by": "file", "number": drawn.randint(1, 24)}
-            if index % 2
-            else {"by": "engine", "number": drawn.randint(1, 6), "after": drawn.randint(0, 3)}
-            for index in range(number)
-        ]
+    def write(self, points: Sequence[Point]) -> None:
+        """Have gateways die at these points, one after the other."""
         self._plan.write_text(json.dumps(points))
         code = PLUGIN.format(plan=str(self._plan), current=str(self._current))
         (self.directory / "sitecustomize.py").write_text(code)

@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import aiohttp
@@ -19,7 +19,7 @@ from rljob_trainer.gateway.record import Record, Settings
 from rljob_trainer.processes.background import Background
 from rljob_trainer.reporting.losses import Losses, Outage
 from rljob_trainer.samples import Prompt, Sample
-from support.trainer.killed_gateways import NumberingEngine, Plan, logprobs
+from support.trainer.killed_gateways import NumberingEngine, Plan, Point, at_event, at_token, drawn, logprobs
 from support.trainer.tiny_models import tiny_tokenizer
 from support.waiting import until
 
@@ -100,10 +100,10 @@ class Noted(Gateways):
 class Scene:
     """An engine, a gateway and a process of agents."""
 
-    def __init__(self, place: Path, background: Background, points: int, seed: int) -> None:
+    def __init__(self, place: Path, background: Background, points: Sequence[Point]) -> None:
         self.place, self.background, self.losses = place, background, Losses()
         self.plan = Plan(place)
-        self.plan.write(points, seed)
+        self.plan.write(points)
         self.engine = NumberingEngine(tiny_tokenizer(place / "model"), self.plan)
         self.session = background.run(self._session(), 60)
         settings = Settings(str(place / "model"), 1024, 1000, TURNS, 600.0, 60.0, 60.0)
@@ -128,9 +128,9 @@ class Scene:
     async def _session() -> aiohttp.ClientSession:
         return aiohttp.ClientSession()
 
-    async def samples(self) -> list[Sample]:
+    async def samples(self, kinds: Sequence[str] = KINDS) -> list[Sample]:
         """Return those of one prompt of each kind."""
-        prompts = [Prompt(str(row), kind, "", (), "", {}) for row, kind in enumerate(KINDS)]
+        prompts = [Prompt(str(row), kind, "", (), "", {}) for row, kind in enumerate(kinds)]
         made = await asyncio.gather(
             *(self.generator.generate(each, Sampling(max_new_tokens=1000), 1, False) for each in prompts)
         )
@@ -160,8 +160,8 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
     with Background() as background:
         scenes: list[Scene] = []
 
-        def begun(points: int, seed: int) -> Scene:
-            scenes.append(Scene(tmp_path, background, points, seed))
+        def begun(points: Sequence[Point]) -> Scene:
+            scenes.append(Scene(tmp_path, background, points))
             return scenes[-1]
 
         yield begun
@@ -173,17 +173,27 @@ def number_of(text: str) -> int:
     return int(text.removeprefix("It is ").removesuffix("."))
 
 
+BEFORE_COMMIT, BEFORE_IT_LEAVES, BEFORE_IT_IS_NOTED = at_event(3), at_event(4), at_event(2)
+"""of one session: it is opened, asked, answered, ended, left; then the one before is ended, and what waits has left"""
+
+
 @pytest.mark.parametrize(
-    ("points", "seed"), [(6, 1), pytest.param(30, 2, marks=[pytest.mark.long, pytest.mark.timeout(900)])]
+    ("kinds", "points"),
+    [
+        (["chat"], [BEFORE_COMMIT, BEFORE_IT_LEAVES, BEFORE_IT_IS_NOTED]),
+        (["streamed"], [at_token(1, 0), BEFORE_IT_LEAVES, BEFORE_IT_IS_NOTED, at_token(2, 2)]),
+        pytest.param(KINDS, drawn(30, seed=2), marks=[pytest.mark.long, pytest.mark.timeout(1800)]),
+    ],
+    ids=["chat", "streamed", "30 points"],
 )
-def test_sessions_have_the_turns_that_their_agents_saw_each_once(play, points: int, seed: int) -> None:
-    scene = play(points, seed)
+def test_sessions_have_the_turns_that_their_agents_saw_each_once(play, kinds, points) -> None:
+    scene = play(points)
     samples: list[Sample] = []
     while scene.plan.left or scene.plan.current["by"] != "nobody":
-        samples += scene.background.run(scene.samples(), 600)
+        samples += scene.background.run(scene.samples(kinds), 600)
 
     records = scene.gateways.records
-    assert len(records) == len(samples) >= len(KINDS), "no trajectory began again"
+    assert len(records) == len(samples) >= len(kinds), "no trajectory began again"
     for name, record in records.items():
         assert [turn.text for turn in record.turns] == scene.seen(name)
         assert [turn.parent for turn in record.turns] == [None, *range(TURNS - 1)]
@@ -196,7 +206,7 @@ def test_sessions_have_the_turns_that_their_agents_saw_each_once(play, points: i
     lost = scene.losses.lost()
     assert (lost.agent_restarts, lost.lost_samples) == (0, 0)
     assert lost.agent_cut_offs == sum(record.cut_off for record in records.values())
-    assert lost.agent_cut_offs >= scene.engine.kills == points // 2
+    assert lost.agent_cut_offs >= scene.engine.kills == sum(point["by"] == "engine" for point in points)
     assert not list(scene.place.glob("rljob-sessions-*/*"))
 
 
@@ -207,7 +217,7 @@ def by_sample(samples: list[Sample], records: dict[str, Record]) -> Iterator[Rec
 
 
 def test_an_agent_whose_process_is_killed_begins_again_and_is_counted(play) -> None:
-    scene = play(0, 0)
+    scene = play([])
     made = scene.background.submit(scene.samples())
     until(lambda: scene.engine.answers > 2)
     seen = next(iter(scene.place.glob("seen-*")))
