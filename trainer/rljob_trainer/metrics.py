@@ -72,6 +72,13 @@ class SampleMetrics:
         plot=Plot("Repeated 4-grams", "repeated", low=0.0, colour="secondary"),
     )
     """of at most 64 responses"""
+    prefix_hits: float | None = metric(
+        "Share of the tokens of agents' prompts that engines had from earlier requests",
+        "share",
+        "rljob_prefix_hit_ratio",
+        "rollout/prefix_hits",
+    )
+    """None without agents"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,6 +51,10 @@ class Branch:
     """tokens of the sample behind it"""
     experts: "npt.NDArray[np.int16] | None" = field(default=None, compare=False)
     """experts of each layer for the first tokens of prompt and branch, from the last request; None: not requested"""
+    asked_tokens: int = 0
+    """of the prompts of all its requests"""
+    cached_tokens: int = 0
+    """of these, those that engines had from earlier requests"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ class Says:
     ends: str = "turn"
     """`turn`, `stop`, `length`, `abort`"""
     version: int = 0
+    cached: int = 0
+    """tokens of the prompt that the engine had"""
 
 
 async def at_once(at: int) -> None:
@@ -66,7 +68,9 @@ class ScriptedRouter:
         cut = len(tokens) > most
         reason = "length" if cut else {"turn": "stop"}.get(said.ends, said.ends)
         kept = tokens[:most]
-        return Continuation(tuple(kept), (LOGPROB,) * len(kept), said.text, said.version, "engine-0", reason)
+        return Continuation(
+            tuple(kept), (LOGPROB,) * len(kept), said.text, said.version, "engine-0", reason, cached=said.cached
+        )
 
 
 LOST = EngineUnreachableError("router: POST /generate: no answer")

@@ -120,8 +120,23 @@ def parted(turns: Sequence[Turn], counted: Branches) -> Iterator[Part]:
             text="".join(each.text for each in before),
             length=sum(len(each.tokens_T) for each in rest),
             experts=way[-1].experts,
+            asked_tokens=sum(asked_tokens(way, len(shared))),
+            cached_tokens=sum(turn.cached for turn in new if turn.given_T),
         )
         yield Part(branch, tuple(rest))
+
+
+def asked_tokens(way: Sequence[Turn], first: int) -> Iterator[int]:
+    """Yield the length of the prompt of each request on the way to a turn, from the turn of index `first` on.
+
+    A turn that was given nothing is the rest of an answer, by other weights.
+    """
+    before = 0
+    for index, turn in enumerate(way):
+        before += len(turn.given_T)
+        if index >= first and turn.given_T:
+            yield before
+        before += len(turn.tokens_T)
 
 
 def session_text(turns: Sequence[Turn]) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api.algorithms import KNOWN
-from rljob_api.sections import Device, KlTarget, Recompute, Spec
+from rljob_api.sections import Device, KlTarget, Recompute, RouterPolicy, Spec
 from rljob_api.sizing.batch import batch
 from rljob_api.sizing.families import BY_MODEL_TYPE
 from rljob_api.sizing.parallel_layout import parallel_layout
@@ -180,6 +180,7 @@ def router_settings(spec: Spec) -> RouterSettings:
         request_timeout_s=spec.rollout.longest_request_s,
         health_interval_s=spec.recovery.health_interval_seconds,
         health_timeout_s=spec.recovery.health_timeout_seconds,
+        keeps_sessions=spec.rollout.agent is not None and spec.rollout.router_policy is RouterPolicy.CACHE_AWARE,
     )
 
 

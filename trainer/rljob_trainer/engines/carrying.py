@@ -134,7 +134,7 @@ def overlap(parts: Sequence[Continuation], stop: Sequence[str], decode: Decode) 
 
 
 def joined(parts: Sequence[Continuation], request: TokenRequest, decode: Decode) -> Continuation:
-    """Return the parts of one response as one; version, engine and end are those of the last."""
+    """Return the parts of one response as one; version, engine and end are those of the last part."""
     tokens_T = tuple(token for part in parts for token in part.tokens_T)
     runs = groupby(parts, key=lambda part: part.version)
     return replace(
@@ -142,6 +142,7 @@ def joined(parts: Sequence[Continuation], request: TokenRequest, decode: Decode)
         tokens_T=tokens_T,
         logprobs_T=tuple(logprob for part in parts for logprob in part.logprobs_T),
         text=_text(tokens_T, parts[-1].finish_reason, request, decode),
+        cached=parts[0].cached,
         carried=tuple((version, sum(len(part.tokens_T) for part in run)) for version, run in runs),
     )
 

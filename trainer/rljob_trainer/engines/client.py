@@ -26,6 +26,8 @@ Json = dict[str, Any]
 PauseMode = Literal["abort", "retract", "in_place"]
 UNLABELLED = -1
 ROUTER_DEADLINE_S = 10.0
+ROUTING_KEY = "X-SMG-Routing-Key"
+"""sglang-router's header"""
 REFUSALS = frozenset({400, 413, 422})
 ABORTED = re.compile(r"Request \S+ was aborted")
 """what SGLang 0.5.17 says, as 400, of a request that `abort_all` met before its first token"""
@@ -66,6 +68,13 @@ class TokenRequest:
     stop_token_ids: tuple[int, ...] = ()
     json_schema: str | None = None
     """that the continuation must follow; None: it is free"""
+    session: str = ""
+    """name of the session that it belongs to: a router that keeps sessions sends all of one to the same engine"""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What the router reads of it."""
+        return {ROUTING_KEY: self.session} if self.session else {}
 
     def body(self) -> Json:
         """Return SGLang's form of it."""
@@ -104,6 +113,8 @@ class Continuation:
     experts: npt.NDArray[np.int16] | None = field(default=None, compare=False)
     """experts of each layer for all tokens but the last, the request's first: [T x L x K]; None: the engine does not
     say"""
+    cached: int = 0
+    """tokens of the prompt that the engine had from earlier requests"""
 
 
 class Generates(Protocol):
@@ -151,10 +162,18 @@ class _Http:
     url: str
     key: str = field(repr=False)
 
-    async def ask(self, method: str, path: str, deadline_s: float, body: Json | None = None) -> Any:
-        """Return the answer, parsed when it is JSON; raise EngineError."""
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        deadline_s: float,
+        body: Json | None = None,
+        more: Mapping[str, str] | None = None,
+    ) -> Any:
+        """Return the answer, parsed when it is JSON; `more` are headers. Raises EngineError."""
         wanted = f"{self.who}: {method} {path}"
-        timeout, headers, url = aiohttp.ClientTimeout(total=deadline_s), with_key(self.key), self.url + path
+        timeout, url = aiohttp.ClientTimeout(total=deadline_s), self.url + path
+        headers = {**with_key(self.key), **(more or {})}
         try:
             async with self.session.request(method, url, json=body, headers=headers, timeout=timeout) as answer:
                 is_json = answer.content_type == "application/json"
@@ -167,10 +186,16 @@ class _Http:
             raise _refusal(wanted, answer.status, content)
         return content
 
-    async def events(self, path: str, deadline_s: float, body: Json) -> AsyncGenerator[Any, None]:
-        """Yield the events of an answer, parsed; raise EngineError, also where it ends before its last event."""
+    async def events(
+        self, path: str, deadline_s: float, body: Json, more: Mapping[str, str]
+    ) -> AsyncGenerator[Any, None]:
+        """Yield the events of an answer, parsed; `more` are headers.
+
+        Raises EngineError, also where it ends before its last event.
+        """
         wanted = f"{self.who}: POST {path}"
-        timeout, headers, url = aiohttp.ClientTimeout(total=deadline_s), with_key(self.key), self.url + path
+        timeout, url = aiohttp.ClientTimeout(total=deadline_s), self.url + path
+        headers = {**with_key(self.key), **more}
         try:
             async with self.session.post(url, json=body, headers=headers, timeout=timeout) as answer:
                 if answer.status >= 400:
@@ -336,7 +361,8 @@ class RouterClient:
 
     async def generate(self, request: TokenRequest, deadline_s: float) -> tuple[Continuation, ...]:
         """Return `request.num_samples` continuations by whichever engine the router picks."""
-        return continuations(await self._http.ask("POST", "/generate", deadline_s, request.body()), "router")
+        answer = await self._http.ask("POST", "/generate", deadline_s, request.body(), request.headers)
+        return continuations(answer, "router")
 
     async def stream(self, request: TokenRequest, deadline_s: float) -> AsyncGenerator[Continuation, None]:
         """Yield one continuation in parts as its tokens come; all but the last have an empty `finish_reason`.
@@ -344,7 +370,8 @@ class RouterClient:
         Raises EngineError.
         """
         seen = 0
-        async with aclosing(self._http.events("/generate", deadline_s, request.body() | {"stream": True})) as events:
+        body = request.body() | {"stream": True}
+        async with aclosing(self._http.events("/generate", deadline_s, body, request.headers)) as events:
             async for content in events:
                 part, seen = _part(content, seen)
                 yield part
@@ -402,6 +429,7 @@ def _continuation(answer: Json, who: str) -> Continuation:
         engine=engine if version else who,
         finish_reason=(meta["finish_reason"] or {"type": "abort"})["type"],
         experts=_experts(meta.get("routed_experts")),
+        cached=meta.get("cached_tokens") or 0,
     )
 
 

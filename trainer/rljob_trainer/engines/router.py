@@ -45,6 +45,15 @@ class RouterSettings:
     request_timeout_s: float
     health_interval_s: float
     health_timeout_s: float
+    keeps_sessions: bool = False
+    """whether all requests of a session go to one engine, as long as it serves, instead of `policy`"""
+
+    @property
+    def routing(self) -> dict[str, str]:
+        """Flags that say which engine gets a request."""
+        if not self.keeps_sessions:
+            return {"--policy": POLICIES[self.policy]}
+        return {"--policy": "manual", "--assignment-mode": "min_group"}  # a new one goes to the engine with the fewest
 
 
 def router_argv(settings: RouterSettings, host: str, port: int, metrics_port: int) -> list[str]:
@@ -54,7 +63,7 @@ def router_argv(settings: RouterSettings, host: str, port: int, metrics_port: in
         "--port": port,
         "--prometheus-host": host,
         "--prometheus-port": metrics_port,
-        "--policy": POLICIES[settings.policy],
+        **settings.routing,
         "--request-timeout-secs": max(1, round(settings.request_timeout_s)),
         "--worker-startup-timeout-secs": round(LISTED_S),
         "--worker-startup-check-interval": 1,

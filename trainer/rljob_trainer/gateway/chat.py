@@ -436,7 +436,7 @@ class Gateway:
                 TOO_LONG,
             )
         most = min(fits, left, request.max_tokens or fits)
-        return _token_request(session.opening, request, tokens_T, most)
+        return replace(_token_request(session.opening, request, tokens_T, most), session=session.name)
 
     async def _said(self, session: Session, asked: TokenRequest, answers: int) -> Sequence[Continuation]:
         async def one() -> Continuation:
@@ -468,6 +468,7 @@ class Gateway:
             trained=asked.tokens.json_schema is None,
             carried=said.carried,
             experts=said.experts,
+            cached=said.cached,
         )
 
     async def _decoded(self, tokens_T: Sequence[int]) -> str:

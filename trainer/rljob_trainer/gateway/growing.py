@@ -139,6 +139,7 @@ class GrowingAnswer:
                 finish_reason=parts[-1].finish_reason or CUT,
                 carried=parts[-1].carried,
                 experts=parts[-1].experts,
+                cached=parts[0].cached,
             )
 
     def _keep(self, whole: Parsed) -> None:

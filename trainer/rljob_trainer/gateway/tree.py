@@ -48,6 +48,8 @@ class Turn:
     carried: tuple[tuple[int, int], ...] = ()
     """(version, tokens) of its parts, where it was carried over publications; empty: `version` made all of it"""
     experts: npt.NDArray[np.int16] | None = field(default=None, compare=False)
+    cached: int = 0
+    """tokens of its prompt that the engine had from earlier requests"""
 
     @property
     def versions(self) -> tuple[tuple[int, int], ...]:

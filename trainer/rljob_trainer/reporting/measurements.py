@@ -51,6 +51,7 @@ def step_metrics(
         max_staleness=ages.largest if ages else None,
         engine_samples=by_engine(samples, publication.engines),
         repeated=_mean([repeated(sample.own_tokens) for sample in spread(samples)]),
+        prefix_hits=prefix_hits(samples),
         rollout_tokens=sum(len(sample.own_tokens) for sample in samples if sample.engine),
         version=publication.version,
         publish_wait_seconds=publication.waited_s,
@@ -97,6 +98,13 @@ def spread(samples: Sequence[Sample]) -> Sequence[Sample]:
     """Return at most 64 of the samples that have an n-gram, evenly spaced, because counting n-grams takes time."""
     long = [sample for sample in samples if len(sample.own_tokens) >= NGRAM]
     return long[:: -(-len(long) // MOST_COUNTED) or 1]
+
+
+def prefix_hits(samples: Sequence[Sample]) -> float | None:
+    """Return the share of the tokens of prompts that engines had from earlier requests; None without agents."""
+    branches = [branch for sample in samples for branch in sample.branches]
+    asked = sum(branch.asked_tokens for branch in branches)
+    return sum(branch.cached_tokens for branch in branches) / asked if asked else None
 
 
 def repeated(tokens_T: Sequence[int]) -> float:

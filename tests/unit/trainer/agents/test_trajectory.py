@@ -145,3 +145,12 @@ def test_an_agent_that_fails_after_its_gateway_has_ended_has_not_failed():
         trajectory(Failed("took long", is_late=True), cut, COUNTING)
     assert trajectory(Returned(reward=0.5), cut, COUNTING).reward == 0.5
     assert trajectory(Failed("failed: KeyError"), replace(cut, over="tokens"), COUNTING).finish_reason == "length"
+
+
+def test_prompts_of_each_request_are_counted_once_with_what_engines_had_of_them():
+    rest = turn(5, 4, [], [53], cached=99)  # the end of an answer, by other weights
+    turns = (*(replace(each, cached=each.number) for each in TURNS), rest)
+    branches = trajectory(Returned(), Record(turns), COUNTING).branches
+    asked = [(2, 2 + 2 + 1, 2 + 2 + 1 + 2 + 1), (2 + 2 + 1 + 2 + 2,), (1,)]
+    assert [branch.asked_tokens for branch in branches] == [sum(each) for each in asked]
+    assert [branch.cached_tokens for branch in branches] == [0 + 1 + 2, 3, 4]

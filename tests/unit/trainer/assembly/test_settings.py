@@ -81,6 +81,15 @@ def test_a_response_may_take_longer_the_more_tokens_it_may_have(tmp_path, tokens
     assert router_settings(spec.model_copy(update={"rollout": rollout})).request_timeout_s == seconds
 
 
+@pytest.mark.parametrize(
+    ("policy", "agent", "keeps"),
+    [("CacheAware", True, True), ("RoundRobin", True, False), ("CacheAware", False, False)],
+)
+def test_sessions_of_agents_stay_at_an_engine_unless_the_manifest_wants_another_policy(tmp_path, policy, agent, keeps):
+    rollout = {"routerPolicy": policy} | ({"agent": {"function": "own:run"}} if agent else {})
+    assert router_settings(parse(manifest(tmp_path, tmp_path, rollout=rollout)).spec).keeps_sessions is keeps
+
+
 @pytest.mark.parametrize(("gigabytes", "seconds"), [(0, 120.0), (8, 136.0), (710, 1540.0)])
 def test_a_publication_may_take_longer_the_larger_the_model_is(tmp_path, gigabytes, seconds):
     spec = parse(manifest(tmp_path, tmp_path)).spec

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 
@@ -17,6 +18,13 @@ def test_it_starts_without_sglang():
         "import sys, rljob_trainer.engines.router_process; sys.exit('sglang' in sys.modules or 'torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_sessions_stay_at_an_engine_by_the_routers_own_policy():
+    settings = RouterSettings(RouterPolicy.CACHE_AWARE, 30.0, 1.0, 5.0, keeps_sessions=True)
+    argv = router_argv(settings, "127.0.0.1", 8000, 9000)
+    flags = dict(pairwise(argv))
+    assert (flags["--policy"], flags["--assignment-mode"]) == ("manual", "min_group")
 
 
 @pytest.mark.parametrize("key", ["a key", ""])

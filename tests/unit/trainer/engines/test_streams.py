@@ -6,6 +6,7 @@ import os
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,29 @@ def test_each_token_comes_once_with_its_log_probability(written: Sequence[Any]) 
     assert [part.finish_reason for part in found] == [""] * (len(found) - 1) + ["length"]
     assert {(part.version, part.engine) for part in found} == {(7, "engine-0")}
     assert (asked[0]["stream"], asked[0]["return_logprob"]) == (True, True)
+
+
+def test_a_request_names_its_session_and_an_answer_what_was_cached() -> None:
+    heard: list[Any] = []
+
+    async def generate(request: web.Request) -> web.Response:
+        heard.append(request.headers.get("X-SMG-Routing-Key"))
+        answer = event(OUTPUT[:1], 1, LENGTH)
+        answer["meta_info"]["cached_tokens"] = 5
+        return web.json_response(answer)
+
+    async def asked(url: str) -> list[Continuation]:
+        async with open_session() as session:
+            client, named = RouterClient(session, url), replace(ASKED, session="s1")
+            (one,), (other,) = await client.generate(named, WAIT_S), await client.generate(ASKED, WAIT_S)
+            return [one, other, *[part async for part in client.stream(named, WAIT_S)]]
+
+    app = web.Application()
+    app.router.add_post("/generate", generate)
+    with served_in_thread(app) as url:
+        found = asyncio.run(asked(url))
+    assert heard == ["s1", None, "s1"]
+    assert [each.cached for each in found] == [5, 5, 5]
 
 
 REFUSED = {"type": "abort", "status_code": 400, "message": "the input is too long"}

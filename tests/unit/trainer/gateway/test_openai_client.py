@@ -248,3 +248,13 @@ def test_a_session_that_is_not_closed_is_forgotten(serve):
     now[0] = SETTINGS.lifetime_s + 1
     served.gateway.open(OPENING)
     assert served.gateway.num_sessions == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_requests_to_engines_name_the_session_and_turns_what_was_cached(serve, stream):
+    served = serve([Says("two", cached=7)])
+    with served.client() as client:
+        asked = [{"role": "user", "content": "1 + 1 ="}]
+        list(client.chat.completions.create(model="any", messages=asked, stream=stream))
+    assert [each.session for each in served.router.asked] == [served.session.name]
+    assert [turn.cached for turn in served.turns] == [7]

@@ -24,7 +24,7 @@ from rljob_trainer.reporting.records import (
 from rljob_trainer.reporting.report import shows_samples
 from rljob_trainer.reporting.tensorboard import scalars
 from rljob_trainer.rewards.truncated import masked
-from rljob_trainer.samples import Group, Prompt, Sample, ScoredGroup
+from rljob_trainer.samples import Branch, Group, Prompt, Sample, ScoredGroup
 from support.trainer.synthetic_run import SyntheticRun, job
 
 TRAINING = LearnerMetrics(
@@ -81,10 +81,23 @@ def test_samples_and_groups_that_are_kept_out_of_the_loss_are_counted() -> None:
     assert (metrics.truncated, metrics.reward_mean, metrics.rollout_tokens) == (approx(5 / 6), 0.5, 12)
 
 
+def test_prompts_of_agents_are_counted_by_what_engines_had_of_them() -> None:
+    (made,) = strange("engine-0", -0.5).group.samples_G
+    branches = (Branch((1,), "q", 1, asked_tokens=30, cached_tokens=20), Branch((1,), "q", 0, asked_tokens=10))
+    agents = ScoredGroup(
+        Group(PROMPT, (replace(made, branches=branches), replace(made, branches=branches[:1]))), (1.0, 0.0)
+    )
+    assert step_metrics((agents,), TRAINING, PUBLICATION).prefix_hits == approx(40 / 70)
+    assert step_metrics(GROUPS, TRAINING, PUBLICATION).prefix_hits is None
+
+
 @pytest.mark.parametrize("value", [nan, inf, -inf])
 def test_what_is_not_finite_was_not_measured(value: float) -> None:
     metrics = step_metrics(GROUPS, replace(TRAINING, loss=value), PUBLICATION)
     assert (metrics.loss, metrics.grad_norm) == (None, TRAINING.grad_norm)
+
+
+PROMPT = Prompt("0:0", "q", "q", (1,), "l", {})
 
 
 def strange(engine: str, *logprobs: float) -> ScoredGroup:
