@@ -210,6 +210,29 @@ def test_sessions_have_the_turns_that_their_agents_saw_each_once(play, kinds, po
     assert not list(scene.place.glob("rljob-sessions-*/*"))
 
 
+def test_a_gateway_that_comes_back_while_weights_are_published_asks_for_no_tokens(play) -> None:
+    scene = play([])
+    made = scene.background.submit(scene.samples(["chat"]))
+    until(lambda: any(scene.place.glob("rljob-sessions-*/*")))  # the agent's process starts for seconds
+    scene.background.run(scene.gateways.close(), 60)
+    scene.background.run(scene.gateways.emptied(), 60)
+    (file,) = scene.place.glob("rljob-sessions-*/*")
+    until(lambda: requests(file) == 1)  # it waits at the gate
+    os.kill(scene.process.pid, signal.SIGKILL)
+    until(lambda: requests(file) == 2)  # it waits at the gate of the next one
+    assert scene.background.run(scene.gateways.emptied(0.0), 60)
+    assert scene.engine.answers == 0
+    scene.background.run(scene.gateways.open(), 60)
+    (sample,) = made.result(120)
+    assert sample.reward == 1.0
+    assert scene.losses.lost().agent_cut_offs == 1
+
+
+def requests(file: Path) -> int:
+    """Return how many have come to a session."""
+    return sum(line.startswith(b'{"asked"') for line in file.read_bytes().splitlines())
+
+
 def by_sample(samples: list[Sample], records: dict[str, Record]) -> Iterator[Record]:
     """Yield the record of each sample: the first of its tokens are of this session alone."""
     by_logprob = {record.turns[0].logprobs_T[0]: record for record in records.values()}
