@@ -42,7 +42,7 @@ def test_a_colocated_job_over_both_nodes_goes_on_after_an_engine_and_a_rank_are_
     job.assert_telemetry_has(2 * of_node if DEVICE == "Gpu" else 0)
 
     job.kill(RANK, "workers")
-    job.goes_on_after("rank killed", lambda: job.status["attempt"] == 2)
+    job.goes_on_after("rank killed", lambda: job.status["attempt"] > 1)
     job.succeed()
     job.mark("to Succeeded")
     job.assert_publications_were_verified(2 * of_node)
