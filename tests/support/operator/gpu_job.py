@@ -153,8 +153,8 @@ class GpuJob(JobInPods):
         assert _without_commits(self.journal) == _without_commits(due)
 
     def assert_telemetry_has(self, gpus: int) -> None:
-        """The last step and the metrics have each GPU of the job."""
-        assert len(self.events("step")[-1].get("gpus", {})) == gpus
+        """Steps and metrics have each GPU of the job. GPUs are read every few seconds: not every step has values."""
+        assert max(len(step.get("gpus", {})) for step in self.events("step")) == gpus
         shown = self.inside(self.pods_of("headgroup")[0], METRICS)
         assert shown.count("\nrljob_gpu_device_power_watts{") == gpus
 
