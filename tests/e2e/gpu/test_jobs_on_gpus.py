@@ -12,8 +12,8 @@ from support.operator.gpu_job import DEVICE, ENGINE, RANK, GpuJob, gpus_by_node
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(1500)]
 
-INTERVAL = 10
-"""steps between checkpoints"""
+INTERVAL = 5
+"""steps between checkpoints; a step takes one to two seconds"""
 
 
 def test_a_colocated_job_over_both_nodes_goes_on_after_an_engine_and_a_rank_are_killed(
@@ -53,7 +53,7 @@ def test_a_disaggregated_job_is_scaled_and_goes_on_after_a_node_lost_power(
     rljob: NodeCluster, kubectl: Kubectl, place: Workspace
 ) -> None:
     gpus = sum(gpus_by_node(kubectl).values())
-    steps = 150
+    steps = 120
     job = GpuJob(
         kubectl,
         place,

@@ -55,6 +55,21 @@ ON_DEVICE: Mapping[str, Mapping[str, Any]] = {
         }
     },
 }
+REWARD = '''\
+"""What the tiny model is to learn: answers made of digits. A step takes a second or two on any machine."""
+
+import time
+
+last = 0.0
+
+
+def digits(question, response, label, metadata):
+    global last
+    if time.monotonic() - last > 0.5:
+        time.sleep(1)
+        last = time.monotonic()
+    return sum(character.isdigit() for character in response) / max(1, len(response))
+'''
 MODEL = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64}
 """large enough for the kernels of GPUs"""
 JOURNAL_EPOCHS = 400
@@ -70,7 +85,7 @@ class GpuJob(JobInPods):
         model = partial(tiny, "Qwen3ForCausalLM", dtype=dtype, **MODEL)
         self._began = self._last = time.monotonic()
         self._seconds: list[str] = []
-        super().__init__(kubectl, place, name, write_model=model, **merged(usual, sections))
+        super().__init__(kubectl, place, name, write_model=model, reward_file=REWARD, **merged(usual, sections))
 
     def until(self, holds: Callable[[], bool], timeout_s: float = DEADLINE_S) -> None:
         """Wait for a condition as any job does, but not as long: time on GPUs is short."""
