@@ -45,7 +45,7 @@ GRACE_S = 20
 ON_DEVICE: Mapping[str, Mapping[str, Any]] = {
     "Gpu": {
         "rollout": {"memoryFraction": 0.3},
-        "training": {"precision": "bf16"},
+        "training": {"precision": "bf16", "optimizer": {"learningRate": 1.0e-3}},
         "runtime": {"device": "Gpu", "env": {"PYTHONPATH": str(DATA), **NCCL}},
     },
     "Cpu": {
