@@ -29,7 +29,7 @@ class AttemptView:
     ending: tuple[Pod, ...]
     """of its RayCluster, that are being deleted or gone"""
     stuck: frozenset[str]
-    """names of those that should have ended, and have not: their node is lost"""
+    """names of those that are being deleted, and will not end: their node is lost"""
     others: tuple[str, ...]
     """RayClusters of the job besides its own, and pods that such have left behind"""
     refused: str | None
@@ -71,11 +71,14 @@ class AttemptView:
 def attempt_view(record: AttemptRecord, job: AdmittedJob, observed: Observed, lost_before: float = 0.0) -> AttemptView:
     """Return the attempt with what is observed of it.
 
-    A kubelet would have ended a pod that should have ended before `lost_before` [unix s]: its node is lost.
+    A kubelet would have ended a pod that should have ended before `lost_before` [unix s]: its node is lost. A pod that
+    runs no driver is lost with a silent node as soon as it is deleted: nothing waits for what it may still do.
     """
 
     def is_lost(pod: Pod) -> bool:
-        return pod.gone_by is not None and pod.gone_by < lost_before
+        if pod.gone_by is None:
+            return False
+        return pod.gone_by < lost_before or (pod.is_on_silent_node and not pod.is_head)
 
     wanted, cluster = submission_id(job.name, job.uid, record.number), observed.child("RayCluster", record.cluster)
     workload = next((each for each in observed.workloads if each.cluster == record.cluster), None)

@@ -129,6 +129,8 @@ def _observed(attempt: AttemptView, job: AdmittedJob, is_over: bool, now: float)
             return _ended(record, Exit.STALLED, OVERDUE, now)
         if (alone := found_no_other_nodes(attempt, now)) is not None:
             return _ended(record, Exit.PREEMPTED, alone, now)
+        if attempt.stuck and not attempt.has_live_driver:
+            return _ended(record, Exit.PREEMPTED, _incomplete(attempt), now)
     elif attempt.lost_its_cluster:
         return _lost(attempt, f"RayCluster {record.cluster} is gone", now)
     elif attempt.is_suspended and not attempt.has_pods:
@@ -167,6 +169,13 @@ def _has_lost_its_head(attempt: AttemptView, now: float) -> bool:
         return False
     silent_s = now - driver.turned
     return (silent_s >= HEAD_S and not attempt.has_ready_head) or (silent_s >= SILENT_S and attempt.has_lost_head)
+
+
+def _incomplete(attempt: AttemptView) -> str:
+    """Return why a RayCluster will never have all of its pods."""
+    first, *others = sorted(attempt.stuck)
+    more = f" and {len(others)} more" if others else ""
+    return f"KubeRay makes no pod in place of {first}{more}: its node is silent, and it does not end"
 
 
 def _once_admitted(record: AttemptRecord, attempt: AttemptView, now: float) -> AttemptRecord:
@@ -279,6 +288,8 @@ def _judged(attempt: AttemptView, job: AdmittedJob, is_over: bool, now: float) -
         return replace(record, verdict=Exit.STALLED, reason=OVERDUE)
     if attempt.is_suspended:
         return record  # KubeRay ends its pods within their grace period
+    if attempt.stuck and (driver.status is None or driver.status.state is RunState.STARTING):
+        return replace(record, verdict=Exit.LOST_PEER, reason=_incomplete(attempt))
     ends = job.is_suspended or escalation.is_draining(driver) is True
     if ends and escalation.is_drain_overdue(record, driver, spec.recovery, longest_s, now):
         waited_s = escalation.drain_deadline_s(driver.status, spec.recovery, longest_s)
@@ -391,9 +402,10 @@ def _is_on_suspects(last: AttemptView, found: Avoidance) -> bool:
 def _can_be_used_again(last: AttemptView, history: JobHistory) -> bool:
     """Return whether the next attempt should run on the cluster of the last one.
 
-    One that was preempted has lost a pod, or will: its node is being drained.
+    One that was preempted has lost a pod, or will: its node is being drained. One with a pod on a dead node stays
+    without another in its place.
     """
-    if last.lost_its_cluster or not last.is_built_for_spec:
+    if last.lost_its_cluster or last.stuck or not last.is_built_for_spec:
         return False
     if last.is_suspended:
         return last.is_in_kueue  # its pods are gone, and its place in the queue stays

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from rljob_api.control import RunState
 from rljob_api.exits import Exit
 from rljob_operator.world.world import DriverState, Pod
-from support.operator.operator_world import NOW, Surroundings
+from support.operator.operator_world import NOW, Surroundings, running
 
 HEAD, TRAINER, ROLLOUT = "sums-7f3a1-1-head", "sums-7f3a1-1-trainer-0", "sums-7f3a1-1-rollout-0"
 NODES = {HEAD: "cpu-1", TRAINER: "gpu-1", ROLLOUT: "gpu-2"}
@@ -192,3 +193,72 @@ def test_old_attempts_keep_the_nodes_that_failed_them_alone():
         around.runs()
         around.step()
     assert [len(each.get("nodes", {})) for each in around.status["attempts"]] == [1, 1, *[3] * 10, 1]
+
+
+def power_off(around: Surroundings, name: str) -> None:
+    """Kubernetes deletes the pod, because its node has been silent for long; it stays."""
+    taint = "DeletionByTaintManager"
+    silent = deleted(taint, is_ready=False, is_on_silent_node=True, gone_by=around.now + 120)
+    change(around, {name: silent | {"deleted_at": around.now}})
+
+
+def test_a_raycluster_with_a_pod_on_a_dead_node_is_not_used_again(around):
+    around.runs(running(step=5, checkpoint=5))
+    around.step()
+    power_off(around, ROLLOUT)
+    around.ends(Exit.LOST_PEER)
+    around.step()
+    assert [each["cluster"] for each in around.status["attempts"]] == ["sums-7f3a1-1", "sums-7f3a1-2"]
+
+
+def test_an_attempt_that_waits_for_a_pod_on_a_dead_node_gets_another_raycluster_at_once(around):
+    """KubeRay makes no pod in place of one that is being deleted. The driver has ended before the node was silent."""
+    around.runs(running(step=5, checkpoint=5))
+    around.step()
+    around.ends(Exit.LOST_PEER)
+    around.step()
+    assert around.status["attempts"][-1]["cluster"] == "sums-7f3a1-1"
+    change(around, {TRAINER: {"is_ready": False, "is_on_silent_node": True}})
+    around.now += 61
+    around.step()
+    assert around.status["attempt"] == 2, "a silent kubelet may come back"
+    power_off(around, TRAINER)
+    around.step()
+    change(around, {name: deleted() for name in (HEAD, ROLLOUT)})  # with their RayCluster
+    left = tuple(pod for pod in around.observed.pods if pod.name == TRAINER)
+    around.observed = replace(around.observed, pods=left)
+    around.deletions_done()
+    around.step()
+    second, third = around.status["attempts"][-2:]
+    assert second["reason"].startswith(f"KubeRay makes no pod in place of {TRAINER}: ")
+    assert (second["cause"], third["cluster"]) == ("Suspended", "sums-7f3a1-3")
+    assert around.status["restarts"] == 1, "the wait is no failure of its own"
+
+
+@pytest.mark.parametrize("state", [RunState.STARTING, None])
+def test_a_driver_that_waits_for_ranks_on_a_dead_node_is_ended(around, state):
+    """It was submitted before the node was silent, and would wait for as long as engines may take to start."""
+    around.driver(state=DriverState.RUNNING, status=running(state=state) if state else None, beat_at=around.now)
+    around.step()
+    power_off(around, TRAINER)
+    around.step()
+    assert around.status["attempts"][0]["verdict"] == Exit.LOST_PEER
+
+
+def test_a_driver_that_trains_without_the_engines_of_a_dead_node_continues(around):
+    power_off(around, ROLLOUT)
+    around.runs(running(step=9))
+    around.step()
+    assert "verdict" not in around.status["attempts"][0]
+
+
+def test_a_driver_on_a_dead_node_is_waited_for_longer_than_other_pods(around):
+    """It may still end its step, and save."""
+    power_off(around, HEAD)
+    around.driver(state=DriverState.UNKNOWN, turned_at=around.now)
+    around.now += 119 + 120  # its grace period, and jobLimits.lostPodSeconds
+    around.step()
+    assert around.status["attempt"] == 1
+    around.now += 3
+    around.step()
+    assert around.status["attempt"] == 2
