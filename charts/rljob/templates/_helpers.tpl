@@ -42,6 +42,16 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- mergeOverwrite $own .Values.securityContext | toYaml }}
 {{- end }}
 
+{{- /* With those of the values: how long a pod stays on a node that is not ready. */ -}}
+{{- define "rljob.tolerations" -}}
+{{- $own := list }}
+{{- range $taint := list "node.kubernetes.io/not-ready" "node.kubernetes.io/unreachable" }}
+{{- $seconds := int $.Values.lostNodeSeconds }}
+{{- $own = append $own (dict "key" $taint "operator" "Exists" "effect" "NoExecute" "tolerationSeconds" $seconds) }}
+{{- end }}
+{{- concat .Values.tolerations $own | toYaml }}
+{{- end }}
+
 {{- define "rljob.podSecurity" -}}
 {{- $own := dict "runAsNonRoot" true "seccompProfile" (dict "type" "RuntimeDefault") }}
 {{- mergeOverwrite $own .Values.podSecurityContext | toYaml }}

@@ -46,6 +46,18 @@ def test_a_packaged_chart_carries_the_crd_as_it_is_generated(tmp_path: Path):
         assert found.read() == (ROOT / "crds/rljob.dev_rljobs.yaml").read_bytes()
 
 
+def test_operator_and_webhook_leave_a_dead_node_sooner_than_other_pods():
+    values = ("--set=lostNodeSeconds=45", '--set-json=tolerations=[{"key":"gpu","operator":"Exists"}]')
+    chart = rendered("--set=trainer.image=t:1", *values)
+    for name in ("Deployment/rl-operator", "Deployment/rl-webhook"):
+        found = chart[name]["spec"]["template"]["spec"]["tolerations"]
+        assert {each["key"]: each.get("tolerationSeconds") for each in found} == {
+            "gpu": None,
+            "node.kubernetes.io/not-ready": 45,
+            "node.kubernetes.io/unreachable": 45,
+        }
+
+
 def test_helm_finds_nothing_to_say_against_it():
     assert "0 chart(s) failed" in helm("lint", "--strict")
 
