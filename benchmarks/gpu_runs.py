@@ -15,7 +15,8 @@ and engine on a GPU each, `gathered-...` with a learner on two GPUs, from which 
 `cycles` is a hundred steps of `publish-0.6B-Ipc`, for their memory. `whole` is a step of common size, colocated: 256
 responses of 256 tokens. `waits` and `ahead` are one manifest with and without `rollout.async`. `lost-...` kills an
 engine, the driver or a rank of the learner in a colocated run on one GPU or two, and reports what followed;
-`lost-publishing` kills an engine in the middle of a publication, three times.
+`lost-publishing` kills an engine in the middle of a publication, three times. `apart-lost-...` does it where engines
+have GPUs of their own, as many as the learner: one each, or two.
 """
 
 import argparse
@@ -269,25 +270,26 @@ def whole(bench: Bench) -> Json:
     return figures(bench.run(bench.job("whole", bench.model("0.6B"), rollout=change), STEPS))
 
 
-def lost(bench: Bench, name: str, kills: Sequence[Kill], tokens: int = 64) -> Json:
-    """Kill processes of a run with an engine and a rank on each GPU; return what followed."""
+def lost(bench: Bench, name: str, kills: Sequence[Kill], tokens: int = 64, is_apart: bool = False) -> Json:
+    """Kill processes of a run with an engine and a rank on each GPU, or on GPUs of their own; return what followed."""
     tokens = 8 if bench.tiny else tokens
-    gpus = min(2, torch.cuda.device_count()) if bench.on_gpu else 2
-    rollout_: Json = {"promptsPerStep": 4, "engines": gpus, "contextLength": PROMPT_TOKENS + tokens}
+    gpus = torch.cuda.device_count() if bench.on_gpu else 4
+    ranks = min(2, gpus // 2 if is_apart else gpus)
+    rollout_: Json = {"promptsPerStep": 4, "engines": ranks, "contextLength": PROMPT_TOKENS + tokens}
     rollout_ |= {"sampling": {"maxNewTokens": tokens}}
     directory = Path(FILES) / name
     job = bench.job(
         name,
         bench.model("0.6B"),
         rollout=rollout_,
-        placement="Colocated",
-        training={"gpusPerNode": gpus},
+        placement="Disaggregated" if is_apart else "Colocated",
+        training={"gpusPerNode": ranks},
         checkpoint={
             "directory": str(directory),
             "interval": 10_000 if kills[0].victim == VICTIMS["engine"] else LOST_AFTER - 1,
             "keep": 1,
         },
-        weightSync={"transport": "Ipc"} if bench.on_gpu else {},
+        weightSync={"transport": "Ipc"} if bench.on_gpu and not is_apart else {},
     )
     try:
         bench.run(job, LOST_AFTER, kills)
@@ -402,6 +404,10 @@ ROWS: dict[str, Callable[[Bench], Json]] = {
     "ahead": partial(ahead, name="ahead", settings={"maxStaleness": 1}),
     "cycles": partial(publish, size="0.6B", transport="Ipc", steps=WARM_UP + 100),
     **{f"lost-{name}": partial(lost, name=f"lost-{name}", kills=[Kill(words)]) for name, words in VICTIMS.items()},
+    **{
+        f"apart-lost-{name}": partial(lost, name=f"apart-lost-{name}", kills=[Kill(words)], is_apart=True)
+        for name, words in VICTIMS.items()
+    },
     "lost-publishing": partial(
         lost, name="lost-publishing", kills=[Kill(VICTIMS["engine"], in_publication) for _ in range(3)], tokens=1
     ),
