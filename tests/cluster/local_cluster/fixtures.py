@@ -139,18 +139,17 @@ def control_plane(kubectl: Kubectl) -> Path:
 
 @pytest.fixture(scope="session")
 def node_cluster(kubectl_program: Path) -> Iterator[NodeCluster]:
-    """A cluster with a kubelet and a container runtime, whose node says that it has eight GPUs."""
-    with _real_nodes(kubectl_program, 1) as cluster:
+    """A cluster with two real nodes, or the one that was given: kubelets and container runtimes, eight GPUs each."""
+    with _real_nodes(kubectl_program, 2) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
-def two_nodes(kubectl_program: Path) -> Iterator[NodeCluster]:
-    """A cluster with two such nodes, to which `local_cluster.faults` may happen."""
-    with _real_nodes(kubectl_program, 2) as cluster:
-        if len(cluster.nodes) < 2:
-            pytest.skip(f"the cluster of {GIVEN_VARIABLE} does not have two nodes that were started here")
-        yield cluster
+def two_nodes(node_cluster: NodeCluster) -> NodeCluster:
+    """The same, if it has two nodes to which `local_cluster.faults` may happen."""
+    if len(node_cluster.nodes) < 2:
+        pytest.skip(f"the cluster of {GIVEN_VARIABLE} does not have two nodes that were started here")
+    return node_cluster
 
 
 @pytest.fixture(scope="session")

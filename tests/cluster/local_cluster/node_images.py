@@ -6,6 +6,7 @@ Containers write to no layer, so the nodes can share the files, and the machine'
 import json
 import subprocess
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from local_cluster.errors import ClusterError
@@ -22,7 +23,8 @@ def import_archive(archive: Path, runtimes: Sequence[Runtime]) -> None:
 
     The archive is removed before its images are unpacked: both do not fit on every disk.
     """
-    taken = [runtime.take(archive) for runtime in runtimes]
+    with ThreadPoolExecutor(len(runtimes)) as pool:
+        taken = list(pool.map(lambda runtime: runtime.take(archive), runtimes))
     archive.unlink()
     first, *others = runtimes
     first.unpack(taken[0])

@@ -10,7 +10,7 @@ from local_cluster.project import NAMESPACE, RELEASE, Workspace
 from support.operator.helm_release import rendered
 from support.operator.job_in_pods import DATA, JobInPods
 from support.operator.prometheus_server import Query, Target, queries, running, scrape_config, targets_of
-from support.trainer.whole_run import HELD_OUT, PROMPTS_PER_STEP, expected_journal, uids
+from support.trainer.whole_run import HELD_OUT, PROMPTS_PER_STEP, expected_journal, uids, without_commits
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -166,7 +166,3 @@ def test_a_job_that_loses_pods_and_is_suspended_goes_on_from_its_checkpoint_and_
     assert len(job.commits) <= 4
     due = expected_journal(60, PROMPTS_PER_STEP, 100, uids())
     assert without_commits(job.journal) == without_commits(due)
-
-
-def without_commits(journal: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [record for record in journal if record["event"] != "committed"]

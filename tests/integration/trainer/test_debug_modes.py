@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rljob_trainer.rundir.rollout_files import Dump
-from support.trainer.whole_run import PROMPTS_PER_STEP, Finish, WholeRun, expected_journal, uids
+from support.trainer.whole_run import PROMPTS_PER_STEP, Finish, WholeRun, expected_journal, uids, without_commits
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -61,7 +61,7 @@ def test_rollouts_alone_keep_the_weights(finish: Finish, tiny_qwen3_dir: Path) -
     assert before["greedy"] == after["greedy"], "the same weights give the same greedy answers"
     assert [(record["version"], record["loss"]) for record in alone.records("step")] == [(0, None), (0, None)]
     assert not (alone.run_directory / "checkpoints").exists()
-    work = [record for record in expected_journal(2, PROMPTS_PER_STEP, 2, uids()) if record["event"] != "committed"]
+    work = without_commits(expected_journal(2, PROMPTS_PER_STEP, 2, uids()))
     assert alone.journal == work
 
 

@@ -13,7 +13,16 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rljob_api.exits import Exit
 from support.trainer.tiny_models import tiny_llama
-from support.trainer.whole_run import HELD_OUT, PROMPTS_PER_STEP, WholeRun, expected_journal, imitation, merged, uids
+from support.trainer.whole_run import (
+    HELD_OUT,
+    PROMPTS_PER_STEP,
+    WholeRun,
+    expected_journal,
+    imitation,
+    merged,
+    uids,
+    without_commits,
+)
 
 Begin = Callable[..., WholeRun]
 STEPS = 24
@@ -119,8 +128,8 @@ def test_a_tracked_run_that_is_interrupted_ends_with_the_same_weights(begin: Beg
     broken.start()
     assert broken.end() == Exit.OK, broken.output
     assert weights(broken) == weights(whole)
-    work = [record for record in broken.journal if record["event"] != "committed"]
-    assert work == [record for record in whole.journal if record["event"] != "committed"]
+    work = without_commits(broken.journal)
+    assert work == without_commits(whole.journal)
     assert broken.left_behind() == []
 
     name = (broken.run_directory / "wandb-id").read_text()

@@ -13,7 +13,7 @@ import pytest
 from rljob_api.exits import Exit
 from support.operator.helm_release import rendered
 from support.operator.prometheus_server import Prometheus, Target, queries, running, scrape_config
-from support.trainer.whole_run import HELD_OUT, PROMPTS_PER_STEP, WholeRun, expected_journal, uids
+from support.trainer.whole_run import HELD_OUT, PROMPTS_PER_STEP, WholeRun, expected_journal, uids, without_commits
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -130,9 +130,9 @@ def test_an_interrupted_and_a_killed_run_go_on_exactly_where_they_were(begin: Be
     run.start()
     assert run.end() == Exit.OK, run.output
     assert run.left_behind() == []
-    work = [record for record in run.journal if record["event"] != "committed"]
+    work = without_commits(run.journal)
     expected = expected_journal(MANY, PROMPTS_PER_STEP, 2, uids())
-    assert work == [record for record in expected if record["event"] != "committed"]
+    assert work == without_commits(expected)
     assert {record["step"] for record in expected if record["event"] == "committed"} <= {
         record["step"] for record in run.journal if record["event"] == "committed"
     }

@@ -218,5 +218,10 @@ def expected_journal(
     return records
 
 
+def without_commits(journal: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the records that do not depend on when a run was saved."""
+    return [record for record in journal if record["event"] != "committed"]
+
+
 Finish = Callable[..., WholeRun]
 """takes a run to its end: a name for its directory, the model, and sections of its spec"""
