@@ -154,8 +154,9 @@ def two_nodes(node_cluster: NodeCluster) -> NodeCluster:
 
 @pytest.fixture(scope="session")
 def gpu_nodes(kubectl_program: Path) -> Iterator[NodeCluster]:
-    """A cluster with two nodes, over which the GPUs of this machine are divided."""
-    with _real_nodes(kubectl_program, 2, lambda: machine_image.hardware(os.environ, 2)) as cluster:
+    """A cluster with two nodes, over which the GPUs of this machine are divided; with one node if there is one GPU."""
+    nodes = min(2, len(machine_image.gpus(os.environ)))
+    with _real_nodes(kubectl_program, nodes, lambda: machine_image.hardware(os.environ, nodes)) as cluster:
         yield cluster
 
 

@@ -78,7 +78,12 @@ def hardware(environ: Mapping[str, str], nodes: int) -> Hardware:
     Raises ClusterError.
     """
     directories = needed([sys.base_prefix, sys.prefix, *_of_packages(sys.path)])
-    return Hardware(divided(indexes_of(environ.get(GPUS_VARIABLE)), nodes), directories)
+    return Hardware(divided(gpus(environ), nodes), directories)
+
+
+def gpus(environ: Mapping[str, str]) -> tuple[int, ...]:
+    """Return the indexes of the GPUs of this machine, or those of GPUS. Raises ClusterError."""
+    return indexes_of(environ.get(GPUS_VARIABLE))
 
 
 def copy_code(target: Path) -> None:

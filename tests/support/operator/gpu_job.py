@@ -1,4 +1,4 @@
-"""A small job on the GPUs of two nodes, and the seconds between its events. `DEVICE=Cpu` rehearses without GPUs.
+"""A small job on the GPUs of one node or two, and the seconds between its events. `DEVICE=Cpu` rehearses without GPUs.
 
 The sums, the reward and the random Qwen3 are data: nothing depends on what the model can do.
 """
@@ -14,7 +14,7 @@ from local_cluster.kubectl import Kubectl
 from local_cluster.project import Workspace
 from support.operator.job_in_pods import DATA, JobInPods
 from support.trainer.tiny_models import tiny
-from support.trainer.whole_run import PROMPTS_PER_STEP, expected_journal, merged, uids
+from support.trainer.whole_run import PROMPTS_PER_STEP, expected_journal, merged, uids, without_commits
 
 DEVICE = os.environ.get("DEVICE", "Gpu")
 KILL = """python - <<'EOF'
@@ -118,15 +118,6 @@ class GpuJob(JobInPods):
         """Kill the oldest process with these words in its command line, in the last pod of a group."""
         self.inside(sorted(self.pods_of(group))[-1], KILL.format(words=words))
 
-    def nodes_of(self, group: str) -> set[str]:
-        """Return the names of the nodes on which a group of the RayCluster has pods."""
-        return {pod["spec"]["nodeName"] for pod in self.pods() if pod["metadata"]["labels"]["ray.io/group"] == group}
-
-    def is_ready(self, node: str) -> bool:
-        """Return whether Kubernetes calls this node ready."""
-        conditions = self.kubectl.get("node", node)["status"]["conditions"]
-        return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
-
     def groups_on(self, node: str) -> list[str]:
         """Return the groups of the RayCluster that have pods on a node."""
         return [group for group in ("headgroup", "trainer", "rollout") if node in self.nodes_of(group)]
@@ -165,7 +156,7 @@ class GpuJob(JobInPods):
     def assert_journal_is_exact(self, steps: int) -> None:
         """Each prompt was issued and consumed once, in its order. Saves depend on when it was interrupted."""
         due = expected_journal(steps, PROMPTS_PER_STEP, steps, uids(epochs=JOURNAL_EPOCHS))
-        assert _without_commits(self.journal) == _without_commits(due)
+        assert without_commits(self.journal) == without_commits(due)
 
     def assert_telemetry_has(self, gpus: int) -> None:
         """Steps and metrics have each GPU of the job. GPUs are read every few seconds: not every step has values."""
@@ -178,7 +169,3 @@ def gpus_by_node(kubectl: Kubectl) -> dict[str, int]:
     """Return how many GPUs pods can be given on each node; a rehearsal has as many, and uses none."""
     nodes = kubectl.get("nodes")["items"]
     return {node["metadata"]["name"]: int(node["status"]["allocatable"].get(RESOURCE, 0)) for node in nodes}
-
-
-def _without_commits(journal: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [record for record in journal if record["event"] != "committed"]
