@@ -591,7 +591,7 @@ class Async(Section):
     false: it waits for them"""
 
 
-class RouterPolicy(StrEnum):
+class RouterPolicy(StrEnum):  # not `power_of_two`: it would compare loads that are seconds old
     RANDOM = "Random"
     ROUND_ROBIN = "RoundRobin"
     CACHE_AWARE = "CacheAware"
@@ -654,7 +654,7 @@ class Rollout(Section):
     router_policy: Annotated[RouterPolicy, Facts(ENGINES, slime="router-policy", router="policy")] = (
         RouterPolicy.CACHE_AWARE
     )
-    """policy of the router; `power_of_two` would compare loads that are seconds old"""
+    """policy of the router; with `CacheAware` an agent's session stays at one engine"""
     request_timeout_seconds: Annotated[Positive, Facts(ENGINES)] = 600
     """maximum wait for one response before it is requested again, beside 1 s for 20 of its `maxNewTokens` [s]"""
     generate: Annotated[Text | None, Facts(SAMPLES, slime="custom-generate-function-path")] = None
