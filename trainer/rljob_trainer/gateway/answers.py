@@ -23,6 +23,8 @@ class Choice:
     logprobs_T: tuple[float, ...]
     tokens: tuple[str, ...] = ()
     """each token as text, where the request wants log-probabilities"""
+    cached: int = 0
+    """tokens of the prompt that the engine had from earlier requests"""
 
     @property
     def calls(self) -> list[Json]:
@@ -45,6 +47,11 @@ class Completion:
     prompt_tokens: int
     choices: tuple[Choice, ...]
 
+    @property
+    def cached_tokens(self) -> int:
+        """Those of the prompt that the engine had, at the first answer."""
+        return self.choices[0].cached if self.choices else 0
+
 
 def whole(completion: Completion, request: ChatRequest) -> Json:
     """Return the answer to a request that is not streamed."""
@@ -64,7 +71,9 @@ def usage(completion: Completion) -> Json:
     """Return the numbers of tokens."""
     made = sum(len(choice.logprobs_T) for choice in completion.choices)
     asked = completion.prompt_tokens
-    return {"prompt_tokens": asked, "completion_tokens": made, "total_tokens": asked + made}
+    cached = {"cached_tokens": completion.cached_tokens}
+    numbers = {"prompt_tokens": asked, "completion_tokens": made, "total_tokens": asked + made}
+    return {**numbers, "prompt_tokens_details": cached}
 
 
 def refusal(error: RequestError) -> Json:

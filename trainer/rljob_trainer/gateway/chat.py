@@ -358,8 +358,8 @@ class Gateway:
             answer = self._growing(_token_request(session.opening, request, (), 0), request)
             for turn, is_last in _with_last(answered.turns):
                 reason = turn.finish_reason if is_last else ""
-                part = Continuation(turn.tokens_T, turn.logprobs_T, turn.text, turn.version, turn.engine, reason)
-                list(answer.add(part))
+                made = (turn.tokens_T, turn.logprobs_T, turn.text, turn.version, turn.engine, reason)
+                list(answer.add(Continuation(*made, cached=turn.cached)))
             list(answer.end())
             choices.append(answer.choice(request.logprobs))
             session.tree.name(answered.turns[-1].number, following(history[-1], _message(choices[-1])))
@@ -487,7 +487,7 @@ class Gateway:
         parsed = self._parsers.parsed(self._text(said, asked), request.tools)
         ids = tuple(f"call_{secrets.token_hex(12)}" for _ in parsed.calls)
         tokens = tuple(self._tokenizer.decode([token]) for token in said.tokens_T) if request.logprobs else ()
-        return Choice(parsed, ids, said.finish_reason, said.logprobs_T, tokens)
+        return Choice(parsed, ids, said.finish_reason, said.logprobs_T, tokens, said.cached)
 
     def _forget(self) -> None:
         """Drop sessions that were not closed in their time."""

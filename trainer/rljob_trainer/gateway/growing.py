@@ -124,7 +124,8 @@ class GrowingAnswer:
         tokens = [token for part in self.parts for token in part.tokens_T]
         logprobs_T = tuple(chain.from_iterable(part.logprobs_T for part in self.parts))
         texts = tuple(self._decode([token]) for token in tokens) if wants_logprobs else ()
-        return Choice(self.parsed, self.call_ids, self.finish_reason, logprobs_T, texts)
+        cached = self.parts[0].cached if self.parts else 0
+        return Choice(self.parsed, self.call_ids, self.finish_reason, logprobs_T, texts, cached)
 
     def made(self) -> Iterator[Continuation]:
         """Yield what each version of the weights has made: one continuation, where they did not change."""

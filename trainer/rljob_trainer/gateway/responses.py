@@ -195,7 +195,7 @@ class ResponseEvents:
         made = len(choice.logprobs_T)
         usage = {
             "input_tokens": completion.prompt_tokens,
-            "input_tokens_details": {"cached_tokens": 0},
+            "input_tokens_details": {"cached_tokens": completion.cached_tokens},
             "output_tokens": made,
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": completion.prompt_tokens + made,

@@ -258,3 +258,10 @@ def test_requests_to_engines_name_the_session_and_turns_what_was_cached(serve, s
         list(client.chat.completions.create(model="any", messages=asked, stream=stream))
     assert [each.session for each in served.router.asked] == [served.session.name]
     assert [turn.cached for turn in served.turns] == [7]
+
+
+def test_the_usage_of_an_answer_has_what_was_cached_of_its_prompt(serve):
+    served = serve([Says("two", cached=7), Says("two", cached=8)])
+    assert served.ask([{"role": "user", "content": "1 + 1 ="}]).usage.prompt_tokens_details.cached_tokens == 7
+    with served.client() as client:
+        assert client.responses.create(model="any", input="1 + 1 =").usage.input_tokens_details.cached_tokens == 8
