@@ -9,8 +9,10 @@ from rljob_cli.chaos.schedule import Planned
 from rljob_cli.jobs.jobs import Job
 from rljob_cli.terminal.formats import seconds
 
-LONGEST = 120
-"""of what the status says of one fault [characters]"""
+LONGEST = 60
+"""of each thing that the status says of a fault [characters]"""
+MOST = 4
+"""such things in a line"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +72,10 @@ def line(made: Injected) -> str:
         _after("next step", made.next_step_s),
         _after("well", made.well_s),
     ]
-    said = "; ".join(made.said) or ("" if FAULTS[made.fault].is_in_status else "replaced by the driver")
-    return f"{'  '.join(parts)}: {_cut(said) or 'the status says nothing'}"
+    said = "; ".join(map(_cut, made.said[:MOST])) or (
+        "" if FAULTS[made.fault].is_in_status else "replaced by the driver"
+    )
+    return f"{'  '.join(parts)}: {said or 'the status says nothing'}"
 
 
 def impossible(at_s: float, fault: Fault) -> str:

@@ -214,3 +214,10 @@ def test_the_plan_has_a_line_for_each_fault_and_what_it_costs():
         "   30s  evict        worker-1",
         "1 of them end an attempt: recovery.driverRestarts must allow that between two checkpoints",
     ]
+
+
+def test_a_line_is_short_even_if_the_status_says_much():
+    said = tuple(f"{n} {'x' * 1000}" for n in range(50))
+    line = account.line(account.Injected(1.0, Fault.EVICT, "pod-1", said=said))
+    assert len(line) < 400
+    assert "detected never" in line
