@@ -4,6 +4,7 @@ Counted are the products and the causal attention, forward and backward; what is
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from rljob_api.sizing.model_shape import Shape
 
@@ -47,3 +48,35 @@ def training_flops(model: Shape, tokens: int, responses: int, pairs: int, local_
     local = sum(model.local)
     attended = (model.layers - local) * pairs + local * (pairs if local_pairs is None else local_pairs)
     return 3 * (forward + 2 * attended * (model.query + model.attended))
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a model's training takes for each part of a sequence, forward and backward [FLOPs]."""
+
+    token: int
+    """in the layers"""
+    response: int
+    """more for a token that is predicted: its projection onto the vocabulary"""
+    pair: int
+    """of a token with itself or one before it, in the layers that see all of them"""
+    local_pair: int = 0
+    """the same in the layers with a window"""
+    window: int | None = None
+    """tokens that a token sees there, itself included"""
+
+    @classmethod
+    def of(cls, model: Shape) -> "Work":
+        """Return that of a model."""
+        return cls(
+            token=training_flops(model, 1, 0, 0),
+            response=training_flops(model, 0, 1, 0),
+            pair=training_flops(model, 0, 0, 1, 0),
+            local_pair=training_flops(model, 0, 0, 0, 1),
+            window=model.local_window,
+        )
+
+    def of_sequence(self, tokens: int, responses: int) -> int:
+        """Return that of a sequence of `tokens`, prompt included, of which `responses` are predicted."""
+        pairs, local_pairs = pairs_of((tokens,)), pairs_of((tokens,), self.window)
+        return tokens * self.token + responses * self.response + pairs * self.pair + local_pairs * self.local_pair

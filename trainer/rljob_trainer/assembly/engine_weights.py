@@ -17,7 +17,7 @@ def quantization_config(spec: Spec, model: Path) -> dict[str, Any] | None:
 
 def quantised(spec: Spec, model: Path) -> Quantised | None:
     """Return how the weights of the checkpoint in `model` are quantised for engines; None: they are not."""
-    return None if (kind := spec.rollout.quantization) is None else of_model(kind, _shape(model))
+    return None if (kind := spec.rollout.quantization) is None else of_model(kind, shape_of(model))
 
 
 def choices(spec: Spec, model: Path) -> int:
@@ -25,9 +25,10 @@ def choices(spec: Spec, model: Path) -> int:
     0."""
     if spec.training.experts.replay is not Replay.ROLLOUT:
         return 0
-    of_model = _shape(model)
+    of_model = shape_of(model)
     return of_model.layers * of_model.experts_per_token
 
 
-def _shape(model: Path) -> Shape:
+def shape_of(model: Path) -> Shape:
+    """Return the sizes of the model in a directory."""
     return shape(json.loads((model / "config.json").read_text()))

@@ -116,7 +116,7 @@ class ResponseSampling(NoFleet):
         responses = _rendered(self.foundation, self.material.model, data.read.held_out)
         return HeldOutReferences(
             groups=tuple(answered(prompt, responses[row]) for row, prompt in enumerate(data.held_out)),
-            logprobs=measurement(self.foundation, learning.group.logprobs, NoGpuSharing()),
+            logprobs=measurement(self.foundation, self.material, learning.group.logprobs, NoGpuSharing()),
         )
 
 

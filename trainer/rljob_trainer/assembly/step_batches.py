@@ -4,7 +4,8 @@ from functools import partial
 
 from rljob_api.sections import KlTarget
 from rljob_api.sizing.batch import batch
-from rljob_trainer.assembly.engine_weights import choices
+from rljob_api.sizing.flops import Work
+from rljob_trainer.assembly.engine_weights import choices, shape_of
 from rljob_trainer.assembly.foundation import Foundation
 from rljob_trainer.assembly.settings import loss_settings
 from rljob_trainer.assembly.stages import Material
@@ -22,29 +23,30 @@ def step_batches(foundation: Foundation, material: Material, group: LearnerGroup
     loss = loss_settings(spec, algorithm)
     return Batches(
         advantage=algorithm.advantage,
-        penalties=_penalties(foundation, group, gpu_sharing),
+        penalties=_penalties(foundation, material, group, gpu_sharing),
         weights=aggregation(spec),
         keep_zero_advantage=loss.kl is not None or loss.entropy_coefficient > 0 or algorithm.returns is not None,
         global_batch_size=batch(spec).global_batch_size,
-        packing=packing(foundation),
-        values=_values(foundation, group, gpu_sharing),
+        packing=packing(foundation, material),
+        values=_values(foundation, material, group, gpu_sharing),
         returns=algorithm.returns,
         choices=choices(spec, material.model),
     )
 
 
-def measurement(foundation: Foundation, measure: Measure, gpu_sharing: SharedGpus) -> Measurement:
+def measurement(foundation: Foundation, material: Material, measure: Measure, gpu_sharing: SharedGpus) -> Measurement:
     """Return a measure of the learner's, packed as training packs."""
-    return Measurement(measure, gpu_sharing, packing(foundation))
+    return Measurement(measure, gpu_sharing, packing(foundation, material))
 
 
-def packing(foundation: Foundation) -> Packing:
+def packing(foundation: Foundation, material: Material) -> Packing:
     """Return how the learner's layout wants sequences packed."""
     layout, max_tokens = foundation.topology.layout, foundation.spec.training.micro_batch_tokens
-    return Packing(layout.data, max_tokens, layout.data_ranks_meet, layout.micro_batch_multiple)
+    work = Work.of(shape_of(material.model))
+    return Packing(layout.data, max_tokens, layout.data_ranks_meet, layout.micro_batch_multiple, work)
 
 
-def _penalties(foundation: Foundation, group: LearnerGroup, gpu_sharing: SharedGpus) -> Penalties:
+def _penalties(foundation: Foundation, material: Material, group: LearnerGroup, gpu_sharing: SharedGpus) -> Penalties:
     spec, kl = foundation.spec, foundation.spec.algorithm.kl
     if spec.algorithm.teacher is not None:
         estimates: Measure = group.divergence
@@ -54,10 +56,10 @@ def _penalties(foundation: Foundation, group: LearnerGroup, gpu_sharing: SharedG
         coefficient = kl.coefficient
     else:
         return no_penalties
-    return KlPenalties(measurement(foundation, estimates, gpu_sharing), coefficient)
+    return KlPenalties(measurement(foundation, material, estimates, gpu_sharing), coefficient)
 
 
-def _values(foundation: Foundation, group: LearnerGroup, gpu_sharing: SharedGpus) -> Values:
+def _values(foundation: Foundation, material: Material, group: LearnerGroup, gpu_sharing: SharedGpus) -> Values:
     if foundation.spec.algorithm.critic is None:
         return no_values
-    return measurement(foundation, group.values, gpu_sharing)
+    return measurement(foundation, material, group.values, gpu_sharing)

@@ -1,24 +1,23 @@
 """Sequences with their training targets, packed into token-budget micro-batches. No torch.
 
-    sequences ─► pieces (neighbours with one prompt) ─► ranks (longest piece first, to the emptiest rank)
-              ─► bins (first fit) ─► micro-batches
+    sequences ─► their sizes ─► `shares.py`: the numbers of those of each micro-batch ─► micro-batches
 
 Response tokens that the environment wrote are context like the prompt: the loss does not see them at all.
 
 Axes: T packed tokens of a micro-batch, S its sequences, R the response tokens that are trained on.
 """
 
-import heapq
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-_PIECES_PER_RANK = 4
-"""pieces are cut so small that every rank gets at least this number, for balance"""
+from rljob_api.sizing.flops import Work
+from rljob_trainer.batches.shares import Meeting, Sizes, shared_out
+
 UNKNOWN = -1
 """in place of an expert: the learner chooses"""
 
@@ -72,6 +71,8 @@ class Packing:
     """whether all ranks need equally many micro-batches, because they meet in each"""
     multiple: int = 1
     """what the number of a rank's micro-batches is a multiple of"""
+    work: Work | None = None
+    """what a sequence takes, to be balanced; None: its tokens are"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,22 +107,11 @@ class MicroBatch:
         return np.searchsorted(self.cu_seqlens_S1[1:], self.positions_R, side="right").astype(np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """Neighbouring sequences that stay together, so that the learner computes their common prompt once."""
-
-    sequences: tuple[TrainingSequence, ...]
-
-    @property
-    def num_tokens(self) -> int:
-        return sum(len(sequence.tokens) for sequence in self.sequences)
-
-
 def pack(sequences: Sequence[TrainingSequence], packing: Packing) -> tuple[tuple[MicroBatch, ...], ...]:
     """Return the micro-batches of each data-parallel rank.
 
     Every sequence is in exactly one micro-batch. None holds more than `max_tokens`, except that a longer sequence makes
-    a separate one. Ranks differ little in tokens (greedy longest-piece-first). A rank for which no sequence is left
+    a separate one. Ranks wait for each other as little as `shares.py` says. A rank for which no sequence is left
     gets a copy of the shortest one with weight 0, because the collectives of a step need every rank; without any
     sequence all ranks get nothing. With `in_step`, all ranks get equally many micro-batches, because ranks that share
     out experts meet in each: larger ones are divided, and then such copies added. In the same way the number of a
@@ -133,21 +123,24 @@ def pack(sequences: Sequence[TrainingSequence], packing: Packing) -> tuple[tuple
         _check(sequence)
     if not sequences:
         return ((),) * packing.data_parallel
-    shares = _balanced(_pieces(sequences, packing.data_parallel, packing.max_tokens), packing.data_parallel)
-    filler = _Piece((replace(min(sequences, key=lambda sequence: len(sequence.tokens)), weight=0.0),))
-    bins = [_bins(share or [filler], packing.max_tokens) for share in shares]
-    most, multiple = max(map(len, bins)) if packing.in_step else 0, packing.multiple
-    bins = [_as_many(-(-max(most, len(each)) // multiple) * multiple, each, filler) for each in bins]
-    return tuple(tuple(map(_micro_batch, each)) for each in bins)
+    filler = replace(min(sequences, key=lambda sequence: len(sequence.tokens)), weight=0.0)
+    meeting = Meeting(packing.data_parallel, packing.max_tokens, packing.in_step, packing.multiple)
+    return tuple(
+        tuple(_micro_batch([sequences[number] for number in numbers] or [filler]) for numbers in share)
+        for share in shared_out(_sizes(sequences, packing.work), meeting)
+    )
 
 
-def _as_many(count: int, bins: list[list[TrainingSequence]], filler: _Piece) -> list[list[TrainingSequence]]:
-    """Return the bins as `count` of them."""
-    bins = list(bins)
-    while len(bins) < count and (largest := max(bins, key=len)) and len(largest) > 1:
-        place, middle = bins.index(largest), len(largest) // 2
-        bins[place : place + 1] = [largest[:middle], largest[middle:]]
-    return bins + [list(filler.sequences)] * (count - len(bins))
+def _sizes(sequences: Sequence[TrainingSequence], work: Work | None) -> Sizes:
+    tokens = [len(sequence.tokens) for sequence in sequences]
+    prompts = [0] * len(sequences)
+    for number, (before, after) in enumerate(itertools.pairwise(sequences), 1):
+        if before.tokens[: before.prompt_length] == after.tokens[: after.prompt_length]:
+            prompts[number] = after.prompt_length
+    if work is None:
+        return Sizes(tokens, prompts)
+    alone = [work.of_sequence(len(sequence.tokens), len(sequence.logprobs)) for sequence in sequences]
+    return Sizes(tokens, prompts, alone, [work.token * length for length in prompts])
 
 
 def _check(sequence: TrainingSequence) -> None:
@@ -162,52 +155,6 @@ def _check(sequence: TrainingSequence) -> None:
             f"a sequence with {sum(trained)} response tokens to train on and {len(sequence.logprobs)} "
             "log-probabilities cannot be trained on: it needs a log-probability for each, and at least one"
         )
-
-
-def _pieces(sequences: Sequence[TrainingSequence], dp_size: int, max_tokens: int) -> list[_Piece]:
-    """Cut runs of sequences with equal prompts where they would exceed the budget or make ranks uneven."""
-    total = sum(len(sequence.tokens) for sequence in sequences)
-    limit = max_tokens if dp_size == 1 else min(max_tokens, total // (dp_size * _PIECES_PER_RANK))
-    runs = itertools.groupby(sequences, key=lambda sequence: sequence.tokens[: sequence.prompt_length])
-    return [_Piece(tuple(part)) for _, run in runs for part in _within(run, limit)]
-
-
-def _within(run: Iterable[TrainingSequence], limit: int) -> list[list[TrainingSequence]]:
-    parts: list[list[TrainingSequence]] = []
-    room = 0
-    for sequence in run:
-        if not parts or len(sequence.tokens) > room:
-            parts.append([])
-            room = limit
-        parts[-1].append(sequence)
-        room -= len(sequence.tokens)
-    return parts
-
-
-def _balanced(pieces: list[_Piece], dp_size: int) -> list[list[_Piece]]:
-    """Give the largest piece first, each to the rank with the fewest tokens so far; ties go to the lower rank."""
-    shares: list[list[_Piece]] = [[] for _ in range(dp_size)]
-    loads = [(0, rank) for rank in range(dp_size)]
-    for piece in sorted(pieces, key=lambda piece: -piece.num_tokens):
-        load, rank = heapq.heappop(loads)
-        shares[rank].append(piece)
-        heapq.heappush(loads, (load + piece.num_tokens, rank))
-    return shares
-
-
-def _bins(pieces: list[_Piece], max_tokens: int) -> list[list[TrainingSequence]]:
-    """First fit of pieces that come largest first; a piece above the budget is a single sequence and goes alone."""
-    bins: list[list[TrainingSequence]] = []
-    rooms: list[int] = []
-    for piece in pieces:
-        index = next((i for i, room in enumerate(rooms) if piece.num_tokens <= room), None)
-        if index is None:
-            index = len(bins)
-            bins.append([])
-            rooms.append(max_tokens)
-        bins[index].extend(piece.sequences)
-        rooms[index] -= piece.num_tokens
-    return bins
 
 
 def _micro_batch(sequences: list[TrainingSequence]) -> MicroBatch:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rljob_api.sizing.flops import peak_flops, training_flops
+from rljob_api.sizing.flops import Work, pairs_of, peak_flops, training_flops
 from rljob_api.sizing.known_models import ON_THE_HUB
 from rljob_api.sizing.model_shape import shape
 
@@ -31,3 +31,13 @@ def test_a_pair_of_tokens_takes_two_products_of_all_heads_in_each_layer_three_ti
 )
 def test_a_peak_is_known_by_the_beginning_of_the_name(name: str, wanted: float | None) -> None:
     assert peak_flops(name) == wanted
+
+
+@pytest.mark.parametrize(
+    "name", ["Qwen/Qwen3-0.6B", "Qwen/Qwen3-30B-A3B", "google/gemma-3-270m", "deepseek-ai/DeepSeek-V3"]
+)
+@pytest.mark.parametrize(("tokens", "responses"), [(1, 1), (700, 500), (40_000, 32_768)])
+def test_the_work_of_a_sequence_is_that_of_its_training(name: str, tokens: int, responses: int) -> None:
+    model = shape(ON_THE_HUB[name])
+    pairs, local = pairs_of([tokens]), pairs_of([tokens], model.local_window)
+    assert Work.of(model).of_sequence(tokens, responses) == training_flops(model, tokens, responses, pairs, local)

@@ -1,5 +1,6 @@
 """What the loop trains, with and without a critic."""
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +10,9 @@ import pytest
 from rljob_api.control import Finding, Status
 from rljob_api.reading.manifest import parse
 from rljob_api.sections import Placement
+from rljob_api.sizing.flops import Work
+from rljob_api.sizing.known_models import ON_THE_HUB
+from rljob_api.sizing.model_shape import shape
 from rljob_api.sizing.parallel_layout import ParallelLayout
 from rljob_api.sizing.topology import Sizes, lay_out, topology
 from rljob_trainer.assembly.learning import (
@@ -54,11 +58,14 @@ def test_all_that_the_learner_gets_is_packed_for_its_chunks(tmp_path, chunks, mu
     algorithm = {"kl": {"coefficient": 0.1, "addedTo": "Reward"}}
     spec = parse(manifest(tmp_path, tmp_path, algorithm=algorithm, training=training)).spec
     foundation = SimpleNamespace(spec=spec, topology=topology(spec))
+    sizes = ON_THE_HUB["Qwen/Qwen3-0.6B"]
+    (tmp_path / "config.json").write_text(json.dumps(sizes))
     material = SimpleNamespace(algorithm=chosen_algorithm(spec), model=tmp_path)
     group = SimpleNamespace(kl=len)
     made = step_batches(foundation, material, group, None)
-    made_of = (made, made.penalties.estimates, measurement(foundation, None, None))
+    made_of = (made, made.penalties.estimates, measurement(foundation, material, None, None))
     assert [each.packing.multiple for each in made_of] == [multiple] * 3
+    assert [each.packing.work for each in made_of] == [Work.of(shape(sizes))] * 3
 
 
 def test_every_slot_of_a_colocated_engine_has_its_rank_of_the_learner():
@@ -116,6 +123,7 @@ def saved_with(directory, *unequal: UnequalCopy) -> list[object]:
     """Return what a checkpoint at step 7 leaves in the report, of a run whose ranks have these unequal copies."""
     spec = parse(manifest(directory, directory)).spec
     report = Saved()
+    (directory / "config.json").write_text(json.dumps(ON_THE_HUB["Qwen/Qwen3-0.6B"]))
     foundation = SimpleNamespace(
         spec=spec,
         topology=topology(spec),
