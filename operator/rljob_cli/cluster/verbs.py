@@ -152,7 +152,7 @@ def _with_steps(cluster: Cluster, job: Job, found: Why) -> Why:
         if not heads:
             return found
         lines = whole_lines(_from_files(cluster, job, log, heads[0], follow=False, tail=None))
-        history = history_of(tuple(records(lines, EVENTS)), EVENTS)
+        history = history_of(records(lines, EVENTS), EVENTS)
     except (ClusterError, EventsError, NotARunError) as error:
         return replace(found, evidence=(*found.evidence, ("steps", f"{log.what} cannot be read: {error}")))
     return with_health(found, job, run_health(history, is_active=True))

@@ -13,6 +13,7 @@ from rljob_cli.terminal.screen import console, say, say_json
 from rljob_trainer.reporting.events import EventsError
 from rljob_trainer.reporting.reading.history import NotARunError, read_history
 from rljob_trainer.reporting.reading.html import write_report
+from rljob_trainer.reporting.reading.step_windows import MOST
 
 
 class Output(StrEnum):
@@ -30,7 +31,7 @@ def report(
     """Write report.html for a run, also for one that has not finished; print what came out."""
     try:
         path = write_report(run_directory)
-        history = read_history(run_directory)
+        history = read_history(run_directory, MOST)
     except (NotARunError, EventsError, OSError) as error:
         say(str(error), err=True)
         raise typer.Exit(Exit.BAD_INPUT) from error

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from rljob_cli.terminal.formats import rate, seconds
 from rljob_trainer.reporting.reading.history import History, accuracy_change, result
-from rljob_trainer.reporting.records import EvaluationRecord, PerplexityRecord, StepRecord
+from rljob_trainer.reporting.records import EvaluationRecord, PerplexityRecord
 
 NAMED_SHARE = 0.005
 """phases below this share are added up under `rest`"""
@@ -47,7 +47,7 @@ def as_json(history: History, report: Path) -> str:
         "phase_seconds": {phase: round(value, 3) for phase, value in history.parts.items()},
         "rollout_tokens_per_second": history.rollout_tokens_per_second,
         "train_tokens_per_second": history.train_tokens_per_second,
-        "reward_parts": history.steps[-1].reward_parts if history.steps else {},
+        "reward_parts": history.ends_of_steps[-1].reward_parts if history.steps else {},
         "reward_failures": reward_failures(history),
         "findings": [finding.model_dump(mode="json", exclude={"kind"}) for finding in history.findings],
         "engine_failures": [incident.model_dump(mode="json", exclude={"kind"}) for incident in history.incidents],
@@ -89,14 +89,14 @@ def _reward_parts(history: History) -> str:
     """Return the mean of each part in the first and the last step."""
     if not history.steps:
         return ""
-    first, last = history.steps[0].reward_parts, history.steps[-1].reward_parts
+    first, last = (step.reward_parts for step in history.ends_of_steps)
     return ", ".join(f"{name} {first[name]:.2f} → {last[name]:.2f}" for name in last if name in first)
 
 
 def reward_failures(history: History) -> int:
     """Return how many judgements failed in the whole run."""
-    judged: tuple[StepRecord | EvaluationRecord, ...] = (*history.steps, *history.evaluations)
-    return sum(record.reward_failures for record in judged)
+    of_steps = history.total(lambda step: step.reward_failures)
+    return round(of_steps) + sum(record.reward_failures for record in history.evaluations)
 
 
 def _phases(history: History) -> str:

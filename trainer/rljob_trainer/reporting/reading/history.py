@@ -1,14 +1,15 @@
 """The history of a run: the records of its events.jsonl by kind, and values derived from them."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 from rljob_api.control import Goodput
 from rljob_trainer.metrics import rate
 from rljob_trainer.reporting.events import FILE_NAME, read_events
-from rljob_trainer.reporting.goodput import time_spent
+from rljob_trainer.reporting.goodput import TimeSpent
+from rljob_trainer.reporting.reading.step_windows import StepWindows
 from rljob_trainer.reporting.records import (
     AccuracyRecord,
     CheckpointRecord,
@@ -23,9 +24,10 @@ from rljob_trainer.reporting.records import (
     RunRecord,
     SamplesRecord,
     StepRecord,
+    SummaryRecord,
 )
 
-_ByStep = TypeVar("_ByStep", StepRecord, EvaluationRecord, PerplexityRecord, SamplesRecord, CheckpointRecord)
+_ByStep = TypeVar("_ByStep", EvaluationRecord, PerplexityRecord, SamplesRecord)
 
 
 class NotARunError(ValueError):
@@ -41,6 +43,7 @@ class History:
     ready: tuple[ReadyRecord, ...]
     """one for each start that finished a step"""
     steps: tuple[StepRecord, ...]
+    """or windows of them, see `step_windows.py`"""
     evaluations: tuple[EvaluationRecord, ...]
     perplexities: tuple[PerplexityRecord, ...]
     incidents: tuple[EngineRecord, ...]
@@ -48,12 +51,24 @@ class History:
     first_step: FirstStepRecord | None
     """None: the first step is not finished, or was not checked"""
     samples: tuple[SamplesRecord, ...]
-    checkpoints: tuple[CheckpointRecord, ...]
     ends: tuple[EndRecord, ...]
     last_time: float
     """of the last record, unix time [s]"""
     goodput: Goodput | None
     """None: no time has passed yet"""
+    windows: StepWindows = field(default_factory=StepWindows)
+    """that `steps` are of; of size 1: each is a step"""
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """How many steps each of `steps` stands for."""
+        return self.windows.numbers if self.windows.size > 1 else (1,) * len(self.steps)
+
+    @property
+    def ends_of_steps(self) -> tuple[StepRecord, ...]:
+        """The first and the last step, each by itself; empty: there is none."""
+        ends = (self.windows.first, self.windows.last) if self.windows.size > 1 else (*self.steps[:1], *self.steps[-1:])
+        return tuple(step for step in ends if step is not None)
 
     @property
     def run(self) -> RunRecord:
@@ -109,42 +124,59 @@ class History:
     @property
     def rollout_tokens_per_second(self) -> float | None:
         """Response tokens per second while engines generated."""
-        return rate(sum(step.rollout_tokens for step in self.steps), sum(step.rollout_seconds for step in self.steps))
+        return rate(round(self.total(lambda step: step.rollout_tokens)), self.total(lambda step: step.rollout_seconds))
 
     @property
     def train_tokens_per_second(self) -> float | None:
         """Trained tokens per second of the train phase."""
-        seconds = sum(step.phase_seconds.get("train", 0.0) for step in self.steps)
-        return rate(sum(step.train_tokens for step in self.steps), seconds)
+        seconds = self.total(lambda step: step.phase_seconds.get("train", 0.0))
+        return rate(round(self.total(lambda step: step.train_tokens)), seconds)
+
+    def total(self, value: Callable[[StepRecord], float]) -> float:
+        """Return the sum of a value over all steps."""
+        return sum(number * value(step) for step, number in zip(self.steps, self.numbers, strict=True))
 
 
-def read_history(run_directory: Path) -> History:
-    """Return the history of a run. Raises NotARunError if there is none, EventsError if it is damaged."""
+def read_history(run_directory: Path, most_steps: int | None = None) -> History:
+    """Return the history of a run, with at most `most_steps` windows of steps; None: each step by itself.
+
+    Raises NotARunError if there is none, EventsError if it is damaged.
+    """
     path = run_directory / FILE_NAME
     if not path.is_file():
         raise NotARunError(f"{run_directory} is not a run: it has no {FILE_NAME}")
-    return history_of(tuple(read_events(path)), str(path))
+    return history_of(read_events(path), str(path), most_steps)
 
 
-def history_of(records: Sequence[Record], name: str) -> History:
-    """Return the history in the records of the file `name`. Raises NotARunError if no driver has started."""
+def history_of(events: Iterable[Record], name: str, most_steps: int | None = None) -> History:
+    """Return the history in the records of the file `name`, as `read_history`.
+
+    Raises NotARunError if no driver has started.
+    """
+    windows, spent, records, last_time = StepWindows(most_steps), TimeSpent(), [], 0.0
+    for event in events:
+        last_time, spent = max(last_time, event.time), spent.after(event)
+        if isinstance(event, StepRecord):
+            windows.add(event)
+        elif not isinstance(event, CheckpointRecord | SummaryRecord):  # no reader asks for these
+            records.append(event)
     runs = tuple(record for record in records if isinstance(record, RunRecord))
     if not runs:
         raise NotARunError(f"{name} has no record of a start")
     return History(
         runs=runs,
         ready=tuple(record for record in records if isinstance(record, ReadyRecord)),
-        steps=_by_step(records, StepRecord),
+        steps=windows.records,
         evaluations=_by_step(records, EvaluationRecord),
         perplexities=_by_step(records, PerplexityRecord),
         incidents=_incidents(records),
         findings=tuple(record for record in records if isinstance(record, FindingRecord)),
         first_step=next((record for record in reversed(records) if isinstance(record, FirstStepRecord)), None),
         samples=_by_step(records, SamplesRecord),
-        checkpoints=_by_step(records, CheckpointRecord),
         ends=tuple(record for record in records if isinstance(record, EndRecord)),
-        last_time=max(record.time for record in records),
-        goodput=time_spent(records).goodput,
+        last_time=last_time,
+        goodput=spent.goodput,
+        windows=windows,
     )
 
 
@@ -156,10 +188,12 @@ def result(history: History) -> str:
     if len(history.perplexities) > 1:
         first, *_, last = history.perplexities
         return f"held-out perplexity {first.perplexity:.3g} → {last.perplexity:.3g}"
-    rewards = [step.reward_mean for step in history.steps if step.reward_mean is not None]
+    ends = history.ends_of_steps
+    steps = (*ends[:1], *history.steps, *ends[-1:])
+    rewards = [step.reward_mean for step in steps if step.reward_mean is not None]
     if rewards:
         return f"mean reward {rewards[0]:.2f} → {rewards[-1]:.2f}"
-    perplexities = [step.perplexity for step in history.steps if step.perplexity is not None]
+    perplexities = [step.perplexity for step in steps if step.perplexity is not None]
     if perplexities:
         return f"perplexity {perplexities[0]:.3g} → {perplexities[-1]:.3g}"
     return "no step finished yet"

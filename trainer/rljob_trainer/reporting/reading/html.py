@@ -25,6 +25,7 @@ from rljob_trainer.reporting.phases import OTHER, PHASES
 from rljob_trainer.reporting.reading.history import History, read_history, result
 from rljob_trainer.reporting.reading.plots import Bar, Figure, Mark, Series, line_figure, share_bar, stacked_figure
 from rljob_trainer.reporting.reading.scales import label, moving_average
+from rljob_trainer.reporting.reading.step_windows import MOST
 from rljob_trainer.reporting.records import AccuracyRecord, EngineRecord, StepRecord
 
 FILE_NAME: Final = "report.html"
@@ -40,7 +41,7 @@ def write_report(run_directory: Path) -> Path:
 
     Raises NotARunError or EventsError.
     """
-    page = render(read_history(run_directory))
+    page = render(read_history(run_directory, MOST))
     path = run_directory / FILE_NAME
     write_whole(path, page.encode())
     return path
@@ -114,13 +115,16 @@ def figures(history: History) -> tuple[Figure, ...]:
             y_range=(1.0, None),
             note="Of the data's responses to held-out questions. It rises again when the model overfits.",
         ),
-        _reward(steps),
+        _reward(steps, history.windows.size),
         _reward_parts(steps),
         *_of_table(steps, marks),
         stacked_figure(
             "Time of a step",
             "s",
-            [Bar(step.step, step.step, _in_order(step.phase_seconds)) for step in steps],
+            [
+                Bar(step.step - number + 1, step.step, _in_order(step.phase_seconds))
+                for step, number in zip(steps, history.numbers, strict=True)
+            ],
             (*PHASES, OTHER),
             marks,
             "An evaluation or checkpoint after a step counts in the next step." + _legend_of_marks(marks),
@@ -184,16 +188,18 @@ def _accuracy(title: str, accuracies: Mapping[int, AccuracyRecord]) -> Figure:
     )
 
 
-def _reward(steps: Sequence[StepRecord]) -> Figure:
+def _reward(steps: Sequence[StepRecord], size: int) -> Figure:
+    """Draw the reward; each of `steps` stands for `size` of them."""
     rewards = [step.reward_mean for step in steps]
     window = max(5, len(steps) // 20)
     averages = moving_average(rewards, window)
+    of_one = "mean of the step" if size == 1 else f"mean of {size} steps"
     return line_figure(
         "Reward",
         "",
         [
-            Series("mean of the step", "primary", _points(steps, rewards), "faint"),
-            Series(f"mean of the last {window} steps", "primary", _points(steps, averages)),
+            Series(of_one, "primary", _points(steps, rewards), "faint"),
+            Series(f"mean of the last {window * size} steps", "primary", _points(steps, averages)),
         ],
     )
 
