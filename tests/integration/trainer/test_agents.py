@@ -114,6 +114,65 @@ def test_a_run_outlives_its_gateway(run: WholeRun) -> None:
     assert run.left_behind() == []
 
 
+AHEAD_AGENT = '''\
+"""Three long turns: publications meet them."""
+
+from openai import AsyncOpenAI
+
+
+async def run(task, base_url, api_key):
+    async with AsyncOpenAI(base_url=base_url, api_key=api_key, max_retries=10) as client:
+        messages = [{"role": "user", "content": task["question"]}]
+        for turn in range(3):
+            asked = {"model": "any", "messages": messages, "max_tokens": 40}
+            answer = await client.chat.completions.create(**asked)
+            text = answer.choices[0].message.content
+            messages += [{"role": "assistant", "content": text}, {"role": "user", "content": "Go on."}]
+    return sum(map(str.isdigit, text)) / max(1, len(text))
+'''
+
+
+@pytest.mark.long
+def test_rollouts_of_agents_run_ahead_and_outlive_their_gateway(tiny_llama_dir: Path, tmp_path: Path) -> None:
+    steps = 8
+    changes: dict[str, Any] = {
+        "placement": "Disaggregated",
+        "algorithm": {"importanceSampling": {"kind": "Truncate"}},
+        "rollout": {
+            "agent": {"function": "ahead_agent:run", "processes": 1},
+            "engines": 2,
+            "samplesPerPrompt": 4,
+            "contextLength": 320,
+            "sampling": {"maxNewTokens": 120},
+            "async": {"maxStaleness": 2, "partial": True},
+        },
+        "training": {"steps": steps, "optimizer": {"learningRate": 1e-9}},
+        "debug": {"dumpRollouts": True},
+    }
+    run = WholeRun(tiny_llama_dir, tmp_path, **changes)
+    (tmp_path / "ahead_agent.py").write_text(AHEAD_AGENT)
+    try:
+        run.start()
+        run.until(lambda: run.steps() >= 3)
+        (gateway,) = [process for process in run.processes() if process.name() == "rljob::gateway"]
+        gateway.kill()
+        assert run.end(420) == Exit.OK, run.output
+        assert run.left_behind() == []
+    finally:
+        run.stop()
+    assert run.journal == expected_journal(steps, PROMPTS_PER_STEP, 2, uids(), ahead=2)
+    records = run.records("step")
+    assert [record["step"] for record in records] == list(range(1, steps + 1))
+    assert 0 < max(record["max_staleness"] for record in records) <= 2
+    assert max(record["logprob_mismatch"] for record in records) < 1e-4, "all versions are one policy"
+    assert sum(record["lost_samples"] for record in records) == 0
+    assert sum(record["agent_restarts"] for record in records) == 0
+    assert sum(record["agent_cut_offs"] for record in records) > 0
+    assert max(record["prefix_hits"] for record in records) > 0.3, "of three turns, two continue another one"
+    carried = [sample["carried"] for step in range(steps) for sample in dumped(run, step) if sample["carried"]]
+    assert len(carried) > steps, "publications met answers and sessions"
+
+
 def test_an_agent_is_tried_on_real_rows_without_a_run(run: WholeRun) -> None:
     (run.directory / "tiny_agent.py").write_text(AGENT.replace("failed = False", "failed = True", 1))
     verb = [sys.executable, "-m", "rljob_cli.main", "rollout", "test", str(run.manifest), "--rows", "2", "-o", "json"]
