@@ -28,6 +28,7 @@ from rljob_trainer.engines.key import new_key
 from rljob_trainer.generator import Generator
 from rljob_trainer.reporting.losses import Losses
 from rljob_trainer.rewards.factory import Rewards
+from rljob_trainer.rewards.truncated import masked_group
 from rljob_trainer.rundir.cores import make_place
 from rljob_trainer.samples import Group, Prompt, Sample
 
@@ -103,7 +104,8 @@ def groups(
             )
         if spec.rollout.agent is not None:
             generator = _agents(spec, spec.rollout.agent, model, client, apart, log.parent, stack)
-        return apart.loop.run(_groups(generator, asked, spec.rollout.sampling, samples, greedy), timeout_s=None)
+        made = apart.loop.run(_groups(generator, asked, spec.rollout.sampling, samples, greedy), timeout_s=None)
+        return tuple(map(masked_group, made)) if spec.algorithm.mask_truncated else made
 
 
 def _agents(

@@ -12,7 +12,7 @@ tools or its session. Evaluations do not know it: there the question is whether 
 
 from dataclasses import replace
 
-from rljob_trainer.samples import Sample, ScoredGroup
+from rljob_trainer.samples import Group, Sample, ScoredGroup
 
 TRUNCATED = "length"
 """the `finish_reason` of a sample that was cut off"""
@@ -20,8 +20,12 @@ TRUNCATED = "length"
 
 def masked(scored: ScoredGroup) -> ScoredGroup:
     """Return the group with its truncated samples kept out of the loss; all rewards stay."""
-    samples_G = tuple(map(_masked, scored.group.samples_G))
-    return replace(scored, group=replace(scored.group, samples_G=samples_G))
+    return replace(scored, group=masked_group(scored.group))
+
+
+def masked_group(group: Group) -> Group:
+    """Return a group that is not judged in the same way."""
+    return replace(group, samples_G=tuple(map(_masked, group.samples_G)))
 
 
 def _masked(sample: Sample) -> Sample:

@@ -51,6 +51,7 @@ class FakeEngine:
         self.asked: list[dict[str, Any]] = []
         self.status = 200
         self.key = ""
+        self.ends = "stop"
 
     def answer(self, before: str) -> str:
         if "calculator" in before:
@@ -68,7 +69,7 @@ class FakeEngine:
         text = self.answer(before)
         tokens = [*self.tokenizer.encode(text, add_special_tokens=False), 2]
         logprobs = [[-0.5, token, None] for token in tokens]
-        meta = {"output_token_logprobs": logprobs, "weight_version": "default", "finish_reason": {"type": "stop"}}
+        meta = {"output_token_logprobs": logprobs, "weight_version": "default", "finish_reason": {"type": self.ends}}
         answer = {"text": text, "meta_info": meta}
         number = asked["sampling_params"]["n"]
         return web.json_response(answer if number == 1 else [answer] * number)
@@ -106,11 +107,15 @@ def engine(model: Path) -> Iterator[tuple[FakeEngine, str]]:
 
 
 def tried(
-    model: Path, url: str | None, *options: str, data: Mapping[str, Any] = MappingProxyType({}), **rollout: Any
+    model: Path,
+    url: str | None,
+    *options: str,
+    data: Mapping[str, Any] = MappingProxyType({}),
+    algorithm: Mapping[str, Any] = MappingProxyType({}),
+    **rollout: Any,
 ) -> Result:
-    content = manifest(
-        model, Path.cwd(), data=dict(data), rollout={"contextLength": 128, "sampling": {"maxNewTokens": 64}, **rollout}
-    )
+    sampled = {"contextLength": 128, "sampling": {"maxNewTokens": 64}, **rollout}
+    content = manifest(model, Path.cwd(), data=dict(data), algorithm=dict(algorithm), rollout=sampled)
     Path("job.yaml").write_text(yaml.safe_dump(content))
     return CliRunner().invoke(app, ["rollout", "test", "job.yaml", *([] if url is None else ["--url", url]), *options])
 
@@ -179,6 +184,15 @@ def test_without_a_function_the_model_answers_once(model, engine):
     ]
     (asked,) = fake.asked
     assert (asked["sampling_params"]["n"], asked["sampling_params"]["temperature"]) == (2, 0.0)
+
+
+@pytest.mark.parametrize(("masks", "trained"), [(False, True), (True, False)])
+def test_a_truncated_sample_is_trained_on_unless_the_manifest_masks_it(model, engine, masks, trained):
+    fake, url = engine
+    fake.ends = "length"
+    result = tried(model, url, "--rows", "1", "-o", "json", algorithm={"maskTruncated": masks})
+    (sample,) = json.loads(result.stdout)["samples"]
+    assert (sample["finish_reason"], sample["trained_tokens"] > 0, sample["dropped"]) == ("length", trained, masks)
 
 
 def test_a_model_s_tools_run_and_their_results_are_the_environment_s(model, engine):
