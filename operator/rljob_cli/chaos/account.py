@@ -57,6 +57,11 @@ def plan(key: str, seed: int, schedule: Sequence[Planned], targets: Sequence[str
     return "\n".join([f"{key}: {len(schedule)} faults by seed {seed}", *lines, *(budget if costly else [])])
 
 
+def no_plan(every_s: float, for_s: float) -> str:
+    """Return why a plan is empty."""
+    return f"no fault fits into --for {for_s:.0f}s with --every {every_s:.0f}s; nearest valid: --for {2 * every_s:.0f}s"
+
+
 def start(key: str, seed: int, schedule: Sequence[Planned], for_s: float) -> str:
     """Return the first line."""
     return f"{key}: {len(schedule)} faults in {seconds(for_s)}, seed {seed}"
@@ -96,6 +101,8 @@ def verdict(outcome: Outcome) -> str:
     ]
     if outcome.broken:
         return "\n".join(["; ".join(facts), *(f"broken: {each}" for each in outcome.broken)])
+    if not outcome.injected:
+        return f"no fault was made, so nothing is known\n{'; '.join(facts)}"
     return f"held: {', '.join(Invariant)}\n{'; '.join(facts)}"
 
 

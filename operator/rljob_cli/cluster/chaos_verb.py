@@ -43,13 +43,15 @@ class Wish:
 
 
 def chaos(where: Scope, name: str, wish: Wish, *, has_agreed: bool, dry_run: bool) -> Exit:
-    """Make faults in a job, or print which; returns FAILED when an invariant is broken. Raises ClusterError.
+    """Make faults in a job, or print which; returns FAILED when an invariant is broken, NOT_FOUND when nothing was hit.
 
-    Ctrl-C ends it: what was hit recovers without it.
+    Ctrl-C ends it: what was hit recovers without it. Raises ClusterError.
     """
     namespace = where.namespace or where.cluster.namespace
     job = where.cluster.job(namespace, name)
     planned = schedule(wish.seed, wish.faults, wish.every_s, wish.for_s)
+    if not planned:
+        raise ClusterError(account.no_plan(wish.every_s, wish.for_s), Exit.USAGE)
     world = InCluster(where.cluster, job)
     if dry_run:
         say(account.plan(job.key, wish.seed, planned, [world.target_of(each) for each in planned]))
@@ -65,7 +67,9 @@ def chaos(where: Scope, name: str, wish: Wish, *, has_agreed: bool, dry_run: boo
         say(account.interrupted(experiment.injected))
         return Exit.INTERRUPTED
     say(account.verdict(outcome))
-    return Exit.FAILED if outcome.broken else Exit.OK
+    if outcome.broken:
+        return Exit.FAILED
+    return Exit.OK if outcome.injected else Exit.NOT_FOUND
 
 
 class InCluster:

@@ -181,6 +181,7 @@ def test_a_job_that_ends_gives_its_pods_back():
 def test_a_fault_without_a_target_is_left_out():
     done = ran("no target")
     assert (done.broken, done.outcome.injected) == ([], ())
+    assert account.verdict(done.outcome).startswith("no fault was made, so nothing is known\n0 faults in ")
     assert done.lines[0].split("  ")[-1] == "left out: nothing runs that it could hit"
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,11 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from rljob_api.exits import Exit
-from rljob_api.status import Phase
+from rljob_api.status import JobEngines, Phase
 from rljob_cli.chaos.faults import Fault
 from rljob_cli.chaos.guard import ALLOWED, LABEL
 from rljob_cli.chaos.schedule import Planned
-from rljob_cli.chaos.seen import ROLES
+from rljob_cli.chaos.seen import ROLES, Inside, Seen
 from rljob_cli.cluster.chaos_verb import InCluster
 from rljob_cli.cluster.cluster import ClusterError, connect
 from rljob_cli.jobs.jobs import Manifest
@@ -115,6 +116,7 @@ def test_a_dry_run_prints_the_plan_and_touches_nothing(rljob: Run, answers: Answ
         (("--every", "0s"), "nearest valid: 1s"),
         (("--every", "soon"), "'soon' is not a number with a unit"),
         (("--every", "1s", "--for", "1d"), "nearest valid: --every 9s"),
+        (("--every", "1m", "--for", "10s"), "no fault fits into --for 10s with --every 60s; nearest valid: --for 120s"),
     ],
 )
 def test_a_wrong_command_line_names_the_nearest_valid_value(rljob: Run, arguments: tuple[str, ...], says: str):
@@ -219,3 +221,15 @@ def test_ctrl_c_says_how_far_it_came(rljob: Run, monkeypatch: pytest.MonkeyPatch
     shown = rljob("--yes", "--seed", "1")
     assert shown.exit_code == Exit.INTERRUPTED
     assert shown.stdout.splitlines()[-1] == "interrupted after 0 faults; no invariant was broken until then"
+
+
+def test_an_experiment_that_hits_nothing_is_no_success(rljob: Run, monkeypatch: pytest.MonkeyPatch):
+    times = count()
+    nothing = {role: frozenset[tuple[int, int]]() for role in ROLES}
+    head = Inside(nothing, None, 12, 1.0)
+    monkeypatch.setattr(InCluster, "look", lambda world: Seen(next(times), job(engines=JobEngines()), {"head": head}))
+    monkeypatch.setattr(InCluster, "hit", lambda world, planned: None)
+    monkeypatch.setattr(InCluster, "journal", lambda world: None)
+    shown = rljob("--yes", "--every", "1s", "--for", "9s", "--faults", "router-kill", "--seed", "1")
+    assert "router-kill  left out: nothing runs that it could hit" in shown.stdout
+    assert (shown.exit_code, "no fault was made" in shown.stdout) == (Exit.NOT_FOUND, True)
