@@ -38,14 +38,23 @@ def collect(directory: Path, uv: str) -> None:
     left_out = names_in(LEFT_OUT.read_text())
     locks = [(REPOSITORY / f"requirements/{lock}.txt").read_text() for lock in LOCKS]
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as wanted:
-        wanted.write("".join(carried(locks, left_out)))
+        entries = "".join(carried(locks, left_out))
+        wanted.write(entries)
         wanted.flush()
         install = [uv, "pip", "install", "--quiet", "--link-mode=copy", "--target", str(directory), *TARGET]
-        install += ["--no-deps", "--only-binary=:all:", "--require-hashes", "--requirement", wanted.name]
+        # The settings in pyproject.toml drop what has no use on CPUs.
+        install += ["--no-config", "--no-deps", "--only-binary=:all:", "--require-hashes", "--requirement", wanted.name]
         done = subprocess.run(install, capture_output=True, text=True, check=False)
     if done.returncode:
         raise ClusterError(f"`{' '.join(install)}` failed with {done.returncode}: {done.stderr[-2000:]}")
+    if missing := sorted({_normal(name) for name, _ in _entries(entries)} - installed(directory)):
+        raise ClusterError(f"`{' '.join(install)}` has left out {', '.join(missing)}, without an error")
     _trim(directory)
+
+
+def installed(directory: Path) -> set[str]:
+    """Return the normalised names of the packages in a directory."""
+    return {_normal(path.name.partition("-")[0]) for path in directory.glob("*.dist-info")}
 
 
 def names_in(text: str) -> frozenset[str]:
@@ -69,6 +78,11 @@ def _entries(lock: str) -> Iterator[tuple[str, str]]:
     """Yield each package of a lock: its name, and its lines with version and hashes."""
     for entry in re.split(r"^(?=[a-zA-Z])", lock, flags=re.MULTILINE)[1:]:
         yield re.split(r"[\[= ;]", entry, maxsplit=1)[0], entry
+
+
+def _normal(name: str) -> str:
+    """Return the name of a package as PyPI compares it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _trim(directory: Path) -> None:
