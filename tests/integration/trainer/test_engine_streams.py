@@ -3,14 +3,21 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
+from openai import OpenAI
 
 from rljob_trainer.engines.client import Continuation, EngineRefusedError, TokenRequest
+from rljob_trainer.gateway.client import GatewayProcess
+from rljob_trainer.gateway.record import Opening, Settings
 from support.trainer.fleet import PROMPT, Fleet, start_ray
+from support.waiting import until
 
 TOKENS = 24
+MOST = 900
+"""tokens of an answer whose client goes away; the engine's context has 1024"""
 GREEDY = TokenRequest(PROMPT, 1, 0.0, 1.0, -1, TOKENS)
 
 
@@ -49,3 +56,32 @@ def test_the_parts_of_a_stream_are_the_whole_answer(fleet: Fleet) -> None:
 def test_what_an_engine_refuses_is_refused(fleet: Fleet) -> None:
     with pytest.raises(EngineRefusedError):
         fleet.run(streamed(fleet, replace(GREEDY, temperature=-1.0)), 120)
+
+
+@pytest.mark.parametrize("fleet", [True], indirect=True, ids=["new tokens alone"])
+def test_a_client_that_hangs_up_leaves_a_turn_that_was_cut_off_and_goes_on_behind_it(
+    fleet: Fleet, tiny_llama_dir: Path, tmp_path: Path
+) -> None:
+    assert fleet.router.client is not None
+    settings = Settings(str(tiny_llama_dir), 1024, 960, 4, 600.0, 60.0, 60.0)
+    process = GatewayProcess(settings, tmp_path / "gateway.log", fleet.session, fleet.key)
+    fleet.run(process.start(), 300)
+    try:
+        session = fleet.run(process.open_session(Opening(fleet.router.client.url, 0.0, 1.0, -1)), 60)
+        asked: list[Any] = [{"role": "user", "content": "1 + 1 ="}]
+        with OpenAI(base_url=session.base_url, api_key=session.key, max_retries=0) as client:
+            stream = client.chat.completions.create(model="any", messages=asked, stream=True, max_tokens=MOST)
+            first = next(text for chunk in stream if (text := chunk.choices[0].delta.content))
+            stream.close()
+            until(lambda: bool(fleet.run(process.record(session.name), 60).turns))
+            (turn,) = fleet.run(process.record(session.name), 60).turns
+            assert (turn.finish_reason, 0 < len(turn.tokens_T) < MOST) == ("abort", True)
+            assert len(turn.logprobs_T) == len(turn.tokens_T)
+            assert turn.text.startswith(first)
+            more = [{"role": "assistant", "content": turn.text}, {"role": "user", "content": "And 2 + 2?"}]
+            client.chat.completions.create(model="any", messages=asked + more, max_tokens=4)
+        one, two = fleet.run(process.close_session(session.name), 60).turns
+        assert (one, two.parent) == (turn, 0)
+        assert two.cached >= len(one.given_T), "the engine had the prompt"
+    finally:
+        fleet.run(process.close(), 60)

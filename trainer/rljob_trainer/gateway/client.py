@@ -122,9 +122,13 @@ class GatewayProcess:
         content = await self._ask_again("POST", "/sessions", asdict(opening))
         return OpenSession(self, content["name"], content["key"])
 
+    async def record(self, name: str) -> Record:
+        """Return what a session is so far. Raises GatewayError if the gateway has lost it."""
+        return from_json(await self._ask_again("GET", f"/sessions/{name}"))
+
     async def close_session(self, name: str) -> Record:
         """Return what a session was. Raises GatewayError if the gateway has lost it."""
-        record = from_json(await self._ask_again("GET", f"/sessions/{name}"))
+        record = await self.record(name)
         try:
             await self._ask_again("DELETE", f"/sessions/{name}")
         except GatewayError as error:  # it is forgotten in its time
