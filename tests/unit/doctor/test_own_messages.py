@@ -102,6 +102,13 @@ def test_requests_and_publications_that_fail_with_a_lost_pod_are_no_cause(lines:
     assert set(codes) == {"RayActorDied", "LearnerLost"}
 
 
+def test_an_engine_that_dies_while_its_cache_is_flushed_had_no_open_requests():
+    flush = "engine-0: POST /flush_cache?timeout=60: ServerDisconnectedError: Server disconnected"
+    lines = (f"ERROR rljob_trainer.engines.pool engine=engine-0 action=quarantine detail={flush}", LOST_POD[1])
+    found = diagnose([scan("driver", "\n".join(lines).encode())]).findings
+    assert {each.failure.code for each in found} == {"RayActorDied", "LearnerLost", "EngineQuarantined"}
+
+
 def test_a_publication_that_takes_too_long_is_the_cause_of_the_actors_that_die_after_it():
     lines = (
         "TransferError: broadcast to 2 engines: after 600 s",

@@ -331,15 +331,21 @@ async def _gone(host: Any, rank: int) -> LearnerLostError:
     try:
         await ask(host, RankHost.stay)
     except RayActorError as error:
-        return LearnerLostError(f"learner rank {rank}: its process is gone: {error}")
+        return LearnerLostError(_lost(rank, error))
     raise AssertionError("stay never returns")
+
+
+def _lost(rank: int, error: RayActorError) -> str:
+    """Return what a user needs of Ray's text, whose further lines are ids and a list of possible causes."""
+    first, _, _ = str(error).partition("\n")
+    return f"learner rank {rank}: its process is gone: {first}"
 
 
 def _result(reference: Any, rank: int) -> Any:
     try:
         return ray.get(reference, timeout=60.0)
     except RayActorError as error:
-        raise LearnerLostError(f"learner rank {rank}: its process is gone: {error}") from error
+        raise LearnerLostError(_lost(rank, error)) from error
     except RayTaskError as error:
         if isinstance(error.cause, MemoryError) or any(words in str(error) for words in OUT_OF_MEMORY):
             raise MemoryError(f"learner rank {rank}: {error}") from error
