@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -67,10 +67,11 @@ def named(node: str, nodes: tuple[Node, ...]) -> Node:
     return found
 
 
-def goes_on_without(job: JobInPods, lost: Node) -> None:
-    """Wait until the job trains on the other node, which holds all of its pods."""
+def goes_on_without(job: JobInPods, lost: Node, fault: Callable[[], object]) -> None:
+    """Let the fault happen to a node, and wait until the job trains on the other one, which holds all of its pods."""
     before = job.step
     started = time.monotonic()
+    fault()
     job.until(lambda: job.status["attempt"] > 1, 600)
     noticed = time.monotonic() - started
     job.until(lambda: job.phase == "Training" and job.step > before, 900)
@@ -82,7 +83,7 @@ def goes_on_without(job: JobInPods, lost: Node) -> None:
 def ends_as_if_nothing_had_happened(job: JobInPods) -> None:
     """Wait for its end; each prompt was issued and consumed once, in its order."""
     job.succeed()
-    due = expected_journal(STEPS, PROMPTS_PER_STEP, INTERVAL, uids())
+    due = expected_journal(STEPS, PROMPTS_PER_STEP, INTERVAL, uids(epochs=STEPS))
     assert without_commits(job.journal) == without_commits(due)
     assert job.commits[-1] == STEPS
 
@@ -106,8 +107,7 @@ def test_a_job_over_two_nodes_bears_a_cut_cable_and_a_silent_kubelet_and_leaves_
     assert job.status["attempt"] == 1, job.report()
 
     saved = job.step
-    faults.drain(other, job.kubectl)
-    goes_on_without(job, other)
+    goes_on_without(job, other, lambda: faults.drain(other, job.kubectl))
     first, second = job.attempts[:2]
     assert second["checkpointStep"] >= saved, "a drain saves first"
     assert first["nodes"] == {head: "Used", other.name: "Evicted"}
@@ -125,8 +125,7 @@ def test_a_job_goes_on_when_the_node_of_half_of_its_ranks_and_engines_loses_powe
     job = trains_on(nodes, kubectl, place, STEPS)
     head = job.nodes_of("headgroup").pop()
     lost = without(head, nodes)
-    faults.power_off(lost)
-    goes_on_without(job, lost)
+    goes_on_without(job, lost, lambda: faults.power_off(lost))
     assert job.attempts[0]["nodes"] == {head: "Used", lost.name: "Unreachable"}
     faults.power_on(lost, kubectl, os.environ)
     ends_as_if_nothing_had_happened(job)
@@ -139,8 +138,7 @@ def test_a_job_goes_on_when_the_node_of_its_head_loses_power(
 ) -> None:
     job = trains_on(nodes, kubectl, place, STEPS)
     lost = named(job.nodes_of("headgroup").pop(), nodes)
-    faults.power_off(lost)
-    goes_on_without(job, lost)
+    goes_on_without(job, lost, lambda: faults.power_off(lost))
     assert job.attempts[0]["nodes"][lost.name] == "Unreachable"
     faults.power_on(lost, kubectl, os.environ)
     ends_as_if_nothing_had_happened(job)

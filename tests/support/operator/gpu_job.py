@@ -146,11 +146,11 @@ class GpuJob(JobInPods):
         return [line for log in logs for line in log.read_text(errors="replace").splitlines() if words in line]
 
     def assert_publications_were_verified(self, engines: int) -> None:
-        """Each publication reached an engine, some all of them, and no engine held other weights than the learner's."""
+        """Each publication reached an engine that lived, some all of them, and no engine held other weights."""
         published = self.log_lines("action=publish version=")
         assert published, self.report()
         assert any(f" engines={engines} " in line for line in published), published[-5:]
-        assert not any(" engines=0 " in line for line in published), published
+        assert engines == 1 or not any(" engines=0 " in line for line in published), published
         assert self.log_lines("tensors differ") == []
 
     def assert_journal_is_exact(self, steps: int) -> None:
