@@ -191,6 +191,8 @@ def _training_of(driver: Driver | None, job: AdmittedJob, name: str) -> Claim:
     if driver.status is None or driver.status.state is RunState.STARTING:
         found = in_driver(driver.status, job) if driver.status is not None else None
         return Claim("False", Reason.STARTING, f"{name} starts: {found.text}" if found else f"{name} starts")
+    if driver.status.state is RunState.FAILED:  # possibly before its first step
+        return Claim("False", Reason.NOT_TRAINING, f"{name} ends: {driver.status.exit_reason or 'it has failed'}")
     return Claim("True", Reason.RUNNING, f"{name} trains")
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from rljob_api.control import RunState
 from rljob_api.exits import Exit
 from rljob_operator.world.world import DriverState
 from support.operator.operator_world import Surroundings, running
@@ -58,3 +59,21 @@ def test_a_driver_that_ray_does_not_report_is_neither_training_nor_not(around):
     found = around.condition("Training")
     assert (found["status"], found["reason"]) == ("Unknown", "Unreachable")
     assert found["message"] == "attempt 1: Ray does not answer the operator"
+
+
+def test_an_attempt_whose_engine_does_not_start_never_trains():
+    around = Surroundings()
+    around.step()
+    around.pods_ready()
+    around.step()
+    around.ray_answers()
+    around.step()
+    around.runs(running(state=RunState.STARTING))
+    around.step()
+    around.runs(running(state=RunState.FAILED, exit_reason="EngineStartError: engine-0 ended with 1"))
+    around.step()
+    found = around.condition("Training")
+    assert (found["status"], found["reason"]) == ("False", "NotTraining")
+    assert found["message"] == "attempt 1 ends: EngineStartError: engine-0 ended with 1"
+    assert around.status["phase"] == "Recovering"
+    assert "Running" not in [event.reason for event in around.events]
