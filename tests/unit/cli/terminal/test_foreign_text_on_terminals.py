@@ -50,6 +50,7 @@ def test_only_the_screen_and_the_display_write(source: Path) -> None:
     calls = [ast.unparse(each.func) for each in ast.walk(ast.parse(source.read_text())) if isinstance(each, ast.Call)]
     writes = {"print", "typer.echo", "click.echo", "Console", "sys.stdout.write", "sys.stderr.write", "typer.secho"}
     allowed = {"screen.py": writes, "display.py": {"sys.stdout.write"}, "completion.py": {"sys.stdout.write"}}
+    allowed |= {"in_pod.py": {"sys.stdout.write"}}  # runs in a pod; its reader is a program
     assert writes & set(calls) <= allowed.get(source.name, set())
 
 

@@ -56,6 +56,7 @@ LATER = (
     | {
         "gpu_summary": None,
         "groups_masked": 0,
+        "prefix_hits": None,
         "samples_masked": 0,
     }
 )
