@@ -6,6 +6,7 @@ When a rank fails the wait ends at once, although the others may hang in a colle
 
 import asyncio
 import logging
+import re
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -57,6 +58,8 @@ THREADS = 6
 run while that hangs"""
 GONE_WITHIN_S = 5.0
 """within which Ray reports that a process is gone"""
+GUESSES = re.compile(r" (?:Some common causes include|There are some potential root causes)")
+"""before what Ray lists for every process that has died"""
 OUT_OF_MEMORY = ("OutOfMemoryError", "can't allocate memory")
 """what torch says of CUDA's memory and of the host's"""
 REFUSALS = (
@@ -331,21 +334,21 @@ async def _gone(host: Any, rank: int) -> LearnerLostError:
     try:
         await ask(host, RankHost.stay)
     except RayActorError as error:
-        return LearnerLostError(_lost(rank, error))
+        return lost(rank, error)
     raise AssertionError("stay never returns")
 
 
-def _lost(rank: int, error: RayActorError) -> str:
-    """Return what a user needs of Ray's text, whose further lines are ids and a list of possible causes."""
-    first, _, _ = str(error).partition("\n")
-    return f"learner rank {rank}: its process is gone: {first}"
+def lost(rank: int, error: RayActorError) -> LearnerLostError:
+    """Return what a user needs of Ray's text: no indented lines, which are ids, and no guesses at the cause."""
+    said = " ".join(line for line in str(error).splitlines() if not line[:1].isspace())
+    return LearnerLostError(f"learner rank {rank}: its process is gone: {GUESSES.split(said)[0]}")
 
 
 def _result(reference: Any, rank: int) -> Any:
     try:
         return ray.get(reference, timeout=60.0)
     except RayActorError as error:
-        raise LearnerLostError(_lost(rank, error)) from error
+        raise lost(rank, error) from error
     except RayTaskError as error:
         if isinstance(error.cause, MemoryError) or any(words in str(error) for words in OUT_OF_MEMORY):
             raise MemoryError(f"learner rank {rank}: {error}") from error
