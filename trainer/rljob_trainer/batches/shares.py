@@ -10,7 +10,8 @@ the longest of them counts.
     ranks that meet at the end of the step:                                              max over ranks of sum over k
 
 Of several layouts the one with the least of it is taken, and that by tokens where none is better. None has more tokens
-in a micro-batch than the limit, and none more micro-batches on a rank than that by tokens has on any.
+in a micro-batch than the limit. Where ranks meet in each micro-batch, none has more of them than that by tokens; where
+they meet at the end, a rank with many short sequences may have some more.
 """
 
 import heapq
@@ -71,7 +72,7 @@ def shared_out(sizes: Sizes, meeting: Meeting) -> list[Share]:
     if not sizes.work or meeting.ranks == 1:
         return by_tokens
     most = max(map(len, by_tokens))
-    others = _in_rows(sizes, meeting, most) if meeting.in_step else _by_work(sizes, meeting, most)
+    others = _in_rows(sizes, meeting, most) if meeting.in_step else [_by_work(sizes, meeting)]
     return min([by_tokens, *others], key=lambda shares: span(sizes, shares, meeting.in_step))
 
 
@@ -88,11 +89,11 @@ def _by_tokens(sizes: Sizes, meeting: Meeting) -> list[Share]:
     return _filled_up(shares, meeting)
 
 
-def _by_work(sizes: Sizes, meeting: Meeting, most: int) -> Iterator[list[Share]]:
+def _by_work(sizes: Sizes, meeting: Meeting) -> list[Share]:
     pieces = sorted(_pieces(sizes, meeting), key=lambda piece: -sizes.work_of(piece))
     balanced = _balanced(pieces, [sizes.work_of(piece) for piece in pieces], meeting.ranks)
     longest_first = [sorted(share, key=lambda piece: -sizes.tokens_of(piece)) for share in balanced]
-    yield _filled_up([_bins(sizes, share, meeting.max_tokens) for share in longest_first], meeting)
+    return _filled_up([_bins(sizes, share, meeting.max_tokens) for share in longest_first], meeting)
 
 
 def _in_rows(sizes: Sizes, meeting: Meeting, most: int) -> Iterator[list[Share]]:
