@@ -71,14 +71,12 @@ class AttemptView:
 def attempt_view(record: AttemptRecord, job: AdmittedJob, observed: Observed, lost_before: float = 0.0) -> AttemptView:
     """Return the attempt with what is observed of it.
 
-    A kubelet would have ended a pod that should have ended before `lost_before` [unix s]: its node is lost. A pod that
-    runs no driver is lost with a silent node as soon as it is deleted: nothing waits for what it may still do.
+    A kubelet would have ended a pod that should have ended before `lost_before` [unix s]: its node is lost. A silent
+    kubelet ends none, and gives none its grace period. What such a pod may still do is kept from the run by its fence.
     """
 
     def is_lost(pod: Pod) -> bool:
-        if pod.gone_by is None:
-            return False
-        return pod.gone_by < lost_before or (pod.is_on_silent_node and not pod.is_head)
+        return pod.gone_by is not None and (pod.is_on_silent_node or pod.gone_by < lost_before)
 
     wanted, cluster = submission_id(job.name, job.uid, record.number), observed.child("RayCluster", record.cluster)
     workload = next((each for each in observed.workloads if each.cluster == record.cluster), None)

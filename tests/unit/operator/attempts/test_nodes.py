@@ -252,13 +252,23 @@ def test_a_driver_that_trains_without_the_engines_of_a_dead_node_continues(aroun
     assert "verdict" not in around.status["attempts"][0]
 
 
-def test_a_driver_on_a_dead_node_is_waited_for_longer_than_other_pods(around):
-    """It may still end its step, and save."""
-    power_off(around, HEAD)
+def test_a_driver_on_a_dead_node_is_given_up_when_its_pod_is_deleted(around):
+    """No kubelet gives it its grace period, and the fence of the run directory keeps it from writing."""
+    change(around, {HEAD: {"is_ready": False, "is_on_silent_node": True}})
     around.driver(state=DriverState.UNKNOWN, turned_at=around.now)
-    around.now += 119 + 120  # its grace period, and jobLimits.lostPodSeconds
+    around.now += 170
     around.step()
-    assert around.status["attempt"] == 1
-    around.now += 3
+    assert around.status["attempt"] == 1, "a kubelet may come back before Kubernetes deletes its pods"
+    power_off(around, HEAD)
+    around.now += 1
     around.step()
     assert around.status["attempt"] == 2
+    assert around.status["attempts"][0]["nodes"]["cpu-1"] == "Unreachable"
+
+
+def test_a_driver_that_answers_from_a_silent_node_continues(around):
+    power_off(around, HEAD)
+    around.runs(running(step=9))
+    around.now += 1
+    around.step()
+    assert around.status["attempt"] == 1
