@@ -95,6 +95,15 @@ def heal(nodes: tuple[Node, ...]) -> None:
         switch.unlimit(node.port, node.namespace)
 
 
+def restore(nodes: tuple[Node, ...], kubectl: Kubectl, environ: Mapping[str, str]) -> None:
+    """Undo what has happened to the nodes, but for a kubelet that is stopped; return when all are on."""
+    for node in nodes:
+        if not is_running(node):
+            power_on(node, kubectl, environ)
+        uncordon(node, kubectl)
+    heal(nodes)
+
+
 def is_running(node: Node) -> bool:
     """Return whether the node has power."""
     return is_on(node.directory)

@@ -182,7 +182,10 @@ def _programs(node: Node, kubectl: Kubectl, environ: Mapping[str, str]) -> list[
     return [
         dns.start_dns(namespace, path_of(node.cluster, dns.USER), address, environ),
         start(
-            "kubelet", namespace.inside(*kubelet), node.directory, lambda: answers(health) and _is_ready(node, kubectl)
+            "kubelet",
+            namespace.inside(*kubelet),
+            node.directory,
+            lambda: answers(health) and is_ready(node.name, kubectl),
         ),
         start("kube-proxy", proxy, node.directory, lambda: answers(proxy_health)),
     ]
@@ -199,7 +202,8 @@ def _kubelet(node: Node) -> str:
     return f"kubelet-{node.name}"
 
 
-def _is_ready(node: Node, kubectl: Kubectl) -> bool:
-    nodes = [each for each in kubectl.get("nodes")["items"] if each["metadata"]["name"] == node.name]
+def is_ready(name: str, kubectl: Kubectl) -> bool:
+    """Return whether Kubernetes calls the node of this name ready."""
+    nodes = [each for each in kubectl.get("nodes")["items"] if each["metadata"]["name"] == name]
     conditions = [condition for each in nodes for condition in each["status"].get("conditions", ())]
     return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)

@@ -10,6 +10,7 @@ from local_cluster import faults
 from local_cluster.errors import ClusterError
 from local_cluster.fixtures import temporary_namespace
 from local_cluster.kubectl import Kubectl, Manifest
+from local_cluster.node import is_ready
 from local_cluster.node_cluster import NodeCluster
 from local_cluster.project import CLAIM, workspace
 from support.cluster.busybox import busybox_archive, pod
@@ -29,9 +30,7 @@ def cluster(two_nodes: NodeCluster, tmp_path_factory: pytest.TempPathFactory) ->
 @pytest.fixture
 def kubectl(cluster: NodeCluster) -> Iterator[Kubectl]:
     yield cluster.kubectl
-    for node in cluster.nodes:
-        cluster.kubectl("uncordon", node.name)
-    faults.heal(cluster.nodes)
+    faults.restore(cluster.nodes, cluster.kubectl, os.environ)
 
 
 @pytest.fixture
@@ -60,11 +59,6 @@ def fetched(kubectl: Kubectl, namespace: str, address: str) -> bool:
     except ClusterError:
         return False
     return True
-
-
-def is_ready(kubectl: Kubectl, node: str) -> bool:
-    conditions = kubectl.get("node", node)["status"]["conditions"]
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 def test_pods_of_two_nodes_reach_each_other_under_their_own_addresses(
@@ -120,10 +114,10 @@ def test_a_node_whose_kubelet_is_stopped_is_not_ready_and_its_containers_run_on(
     cluster: NodeCluster, kubectl: Kubectl, namespace: str, address: str
 ) -> None:
     faults.stop_kubelet(cluster.nodes[1])
-    eventually(lambda: is_ready(kubectl, SECOND), lambda ready: not ready)
+    eventually(lambda: is_ready(SECOND, kubectl), lambda ready: not ready)
     assert fetched(kubectl, namespace, address)
     faults.continue_kubelet(cluster.nodes[1])
-    eventually(lambda: is_ready(kubectl, SECOND), bool)
+    eventually(lambda: is_ready(SECOND, kubectl), bool)
 
 
 def test_a_node_without_power_is_silent_and_comes_back(
@@ -132,7 +126,7 @@ def test_a_node_without_power_is_silent_and_comes_back(
     killed = faults.power_off(cluster.nodes[1])
     assert {name.partition(" ")[0] for name in killed} >= {"kubelet", "containerd", "kube-proxy", "kube-router"}
     assert not fetched(kubectl, namespace, address)
-    eventually(lambda: is_ready(kubectl, SECOND), lambda ready: not ready)
+    eventually(lambda: is_ready(SECOND, kubectl), lambda ready: not ready)
     faults.power_on(cluster.nodes[1], kubectl, os.environ)
     kubectl.apply(on(SECOND, pod("again", namespace, SERVE)))
     kubectl("wait", "--for=condition=Ready", "pod/again", "-n", namespace, "--timeout=60s")

@@ -45,7 +45,5 @@ def place(rljob: NodeCluster) -> Iterator[Workspace]:
         for logs in made.volume.glob("*/*/logs"):
             shutil.copytree(logs, Path(kept) / logs.parent.name, dirs_exist_ok=True)
     rljob.kubectl("delete", "namespace", made.namespace, "--wait=false")
-    for node in rljob.nodes:
-        if not faults.is_running(node):
-            faults.power_on(node, rljob.kubectl, os.environ)
+    faults.restore(rljob.nodes, rljob.kubectl, os.environ)
     shutil.rmtree(made.volume, ignore_errors=True)

@@ -6,6 +6,7 @@ import pytest
 
 from local_cluster import faults
 from local_cluster.kubectl import Kubectl
+from local_cluster.node import is_ready
 from local_cluster.node_cluster import NodeCluster
 from local_cluster.project import Workspace
 from support.operator.gpu_job import DEVICE, ENGINE, RANK, GpuJob, gpus_by_node
@@ -77,7 +78,7 @@ def test_a_disaggregated_job_is_scaled_and_goes_on_after_a_node_lost_power(
     before = job.step
     faults.power_off(lost)
     job.mark(f"no power on {lost.name}, which has {', '.join(job.groups_on(lost.name))}")
-    job.until(lambda: not job.is_ready(lost.name), 120)
+    job.until(lambda: not is_ready(lost.name, kubectl), 120)
     job.mark("to not ready")
     if gpus_by_node(kubectl)[left.name] >= 2:
         job.until(lambda: job.phase == "Training" and job.step > before + 1 and job.is_all_on(left.name), 400)

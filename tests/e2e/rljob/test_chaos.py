@@ -12,7 +12,7 @@ from rljob_cli.chaos.guard import ALLOWED, LABEL
 from rljob_cli.chaos.invariants import Invariant
 from support.cli.command import Ended, command, environment
 from support.operator.job_in_pods import JobInPods
-from support.trainer.whole_run import PROMPTS_PER_STEP, expected_journal, uids
+from support.trainer.whole_run import PROMPTS_PER_STEP, expected_journal, uids, without_commits
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -55,16 +55,9 @@ def holds(job: JobInPods, ended: Ended) -> list[str]:
     assert held == f"held: {', '.join(Invariant)}"
     job.change({"suspend": True})
     job.until(lambda: job.phase == "Suspended")
-    assert without_commits(job) == [
-        record
-        for record in expected_journal(job.journal[-1]["step"], PROMPTS_PER_STEP, INTERVAL, uids(epochs=800))
-        if record["event"] != "committed"
-    ]
+    due = expected_journal(job.journal[-1]["step"], PROMPTS_PER_STEP, INTERVAL, uids(epochs=800))
+    assert without_commits(job.journal) == without_commits(due)
     return [re.split("  +", line.strip())[1] for line in lines]
-
-
-def without_commits(job: JobInPods) -> list[dict[str, object]]:
-    return [record for record in job.journal if record["event"] != "committed"]
 
 
 def test_a_job_holds_while_its_processes_are_killed(kubectl: Kubectl, place: Workspace) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from local_cluster import faults
 from local_cluster.kubectl import Kubectl
-from local_cluster.node import Node
+from local_cluster.node import Node, is_ready
 from local_cluster.node_cluster import NodeCluster
 from local_cluster.project import Workspace
 from support.operator.job_in_pods import JobInPods
@@ -31,11 +31,7 @@ CUT_S = 20.0
 @pytest.fixture
 def nodes(rljob: NodeCluster, two_nodes: NodeCluster) -> Iterator[tuple[Node, ...]]:
     yield rljob.nodes
-    for node in rljob.nodes:
-        if not faults.is_running(node):
-            faults.power_on(node, rljob.kubectl, os.environ)
-        faults.uncordon(node, rljob.kubectl)
-    faults.heal(rljob.nodes)
+    faults.restore(rljob.nodes, rljob.kubectl, os.environ)
 
 
 def trains_on(nodes: tuple[Node, ...], kubectl: Kubectl, place: Workspace, steps: int) -> JobInPods:
@@ -100,10 +96,10 @@ def test_a_job_over_two_nodes_bears_a_cut_cable_and_a_silent_kubelet_and_leaves_
     head = job.nodes_of("headgroup").pop()
     other = without(head, nodes)
     faults.stop_kubelet(other)
-    job.until(lambda: not job.is_ready(other.name))
+    job.until(lambda: not is_ready(other.name, kubectl))
     job.goes_on()
     faults.continue_kubelet(other)
-    job.until(lambda: job.is_ready(other.name))
+    job.until(lambda: is_ready(other.name, kubectl))
     assert job.status["attempt"] == 1, job.report()
 
     saved = job.step

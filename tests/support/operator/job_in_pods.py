@@ -101,11 +101,6 @@ class JobInPods:
         """Return the names of the nodes on which a group of the RayCluster has pods."""
         return {pod["spec"]["nodeName"] for pod in self.pods() if pod["metadata"]["labels"]["ray.io/group"] == group}
 
-    def is_ready(self, node: str) -> bool:
-        """Return whether Kubernetes calls this node ready."""
-        conditions = self.kubectl.get("node", node)["status"]["conditions"]
-        return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
-
     def evict(self, pod: str) -> None:
         """Evict a pod through the API, as `kubectl drain` does."""
         namespace = self.place.namespace
