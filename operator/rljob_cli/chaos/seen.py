@@ -3,13 +3,14 @@
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from rljob_api.control import EngineState
 from rljob_api.status import Phase
+from rljob_cli.chaos.faults import Role
 from rljob_cli.jobs.jobs import Job
 
-ROLES = ("driver", "router", "engine", "rank")
+ROLES = get_args(Role)
 
 
 class UnreadableError(ValueError):

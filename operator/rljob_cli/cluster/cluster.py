@@ -130,11 +130,7 @@ class Cluster:
 
     def pods(self, job: Job) -> list[Manifest]:
         """Return all pods of a job."""
-        query = [("labelSelector", f"{JOB_LABEL}={job.name}")]
-        found: list[Manifest] = self._get(
-            f"api/v1/namespaces/{job.namespace}/pods", query, "list pods", _scope(job.namespace)
-        )["items"]
-        return found
+        return self._pods(job.namespace, f"{JOB_LABEL}={job.name}")
 
     def delete_pod(self, pod: Manifest) -> None:
         """Delete a pod without a grace period. Raises NoObjectError if it is gone."""
@@ -161,8 +157,7 @@ class Cluster:
 
     def heads(self, job: Job) -> list[Manifest]:
         """Return the pods of the job's Ray heads that are running."""
-        query = [("labelSelector", f"{JOB_LABEL}={job.name},{RAY_NODE_TYPE_LABEL}=head")]
-        pods = self._get(f"api/v1/namespaces/{job.namespace}/pods", query, "list pods", _scope(job.namespace))["items"]
+        pods = self._pods(job.namespace, f"{JOB_LABEL}={job.name},{RAY_NODE_TYPE_LABEL}=head")
         return [pod for pod in pods if pod["status"].get("phase") == "Running" and _lives(pod)]
 
     def readable(self, path: str, selector: str = "", fields: str = "") -> list[Manifest] | None:
@@ -334,6 +329,11 @@ class Cluster:
         if refusal is not None:
             raise _refused(int(answer.status), refusal, verb, scope)
         return answer
+
+    def _pods(self, namespace: str, selector: str) -> list[Manifest]:
+        path, query = f"api/v1/namespaces/{namespace}/pods", [("labelSelector", selector)]
+        found: list[Manifest] = self._get(path, query, "list pods", _scope(namespace))["items"]
+        return found
 
     def _lines(self, response: Any) -> Iterator[bytes]:
         """Yield whole lines as they come."""
