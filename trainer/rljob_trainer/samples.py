@@ -106,6 +106,11 @@ class Sample:
         return tuple(compress(self.logprobs_T, self.own_T)) if self.segments else self.logprobs_T
 
     @property
+    def is_truncated(self) -> bool:
+        """Whether it was cut off, by a limit of tokens, of the context, of its tools or of its session."""
+        return self.finish_reason == "length"
+
+    @property
     def trained_T(self) -> tuple[bool, ...]:
         """Mask of the tokens in the loss; the others are context."""
         return (False,) * len(self.tokens_T) if self.dropped else self.own_T

@@ -71,8 +71,7 @@ def shared_out(sizes: Sizes, meeting: Meeting) -> list[Share]:
     by_tokens = _by_tokens(sizes, meeting)
     if not sizes.work or meeting.ranks == 1:
         return by_tokens
-    most = max(map(len, by_tokens))
-    others = _in_rows(sizes, meeting, most) if meeting.in_step else [_by_work(sizes, meeting)]
+    others = _in_rows(sizes, meeting, max(map(len, by_tokens))) if meeting.in_step else [_by_work(sizes, meeting)]
     return min([by_tokens, *others], key=lambda shares: span(sizes, shares, meeting.in_step))
 
 

@@ -356,8 +356,8 @@ class Gateway:
         choices = []
         for answered in reply.answers:
             answer = self._growing(_token_request(session.opening, request, (), 0), request)
-            for turn, is_last in _with_last(answered.turns):
-                reason = turn.finish_reason if is_last else ""
+            for turn in answered.turns:
+                reason = turn.finish_reason if turn is answered.turns[-1] else ""
                 made = (turn.tokens_T, turn.logprobs_T, turn.text, turn.version, turn.engine, reason)
                 list(answer.add(Continuation(*made, cached=turn.cached)))
             list(answer.end())
@@ -555,7 +555,3 @@ def _demand(history: Sequence[str], request: ChatRequest) -> str:
     """Return what is asked: the history, and the fields that change the answer."""
     wanted = (request.choices, request.max_tokens, request.stop, request.json_schema, request.stream)
     return demand(history[-1], wanted)
-
-
-def _with_last(turns: Sequence[Turn]) -> Iterator[tuple[Turn, bool]]:
-    return ((turn, index == len(turns) - 1) for index, turn in enumerate(turns))

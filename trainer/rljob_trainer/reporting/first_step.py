@@ -170,7 +170,7 @@ def _of_samples(groups: Sequence[ScoredGroup]) -> Sequence[tuple[str, float | No
         ),
         (
             "truncated responses, share",
-            _mean([float(sample.finish_reason == "length") for sample in samples]),
+            _mean([float(sample.is_truncated) for sample in samples]),
             TRUNCATED_LIMIT,
             "Most responses reach maxNewTokens: no stop token comes (`rljob plan` lists them), or it is too small.",
         ),

@@ -46,7 +46,7 @@ def step_metrics(
         groups_masked=sum(group.is_masked for group in trained),
         samples_masked=sum(sample.dropped for group in trained for sample in group.group.samples_G),
         response_length=_mean(lengths),
-        truncated=_mean([sample.finish_reason == "length" for sample in samples]),
+        truncated=_mean([sample.is_truncated for sample in samples]),
         staleness=ages.mean if ages else None,
         max_staleness=ages.largest if ages else None,
         engine_samples=by_engine(samples, publication.engines),

@@ -14,9 +14,6 @@ from dataclasses import replace
 
 from rljob_trainer.samples import Group, Sample, ScoredGroup
 
-TRUNCATED = "length"
-"""the `finish_reason` of a sample that was cut off"""
-
 
 def masked(scored: ScoredGroup) -> ScoredGroup:
     """Return the group with its truncated samples kept out of the loss; all rewards stay."""
@@ -29,4 +26,4 @@ def masked_group(group: Group) -> Group:
 
 
 def _masked(sample: Sample) -> Sample:
-    return replace(sample, dropped=True) if sample.finish_reason == TRUNCATED else sample
+    return replace(sample, dropped=True) if sample.is_truncated else sample
