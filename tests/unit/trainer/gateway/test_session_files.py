@@ -15,7 +15,7 @@ from rljob_trainer.gateway.session_files import Answered, Condition, Reply, Sess
 from rljob_trainer.gateway.tree import Turn
 from support.trainer.scripted_gateway import OPENING, SETTINGS
 from support.trainer.scripted_model import Says
-from support.waiting import until
+from support.waiting import eventually, until
 
 ASKED = {"role": "user", "content": "1 + 1 ="}
 MORE = {"role": "user", "content": "And 2 + 2?"}
@@ -191,6 +191,7 @@ def test_a_client_that_hung_up_before_its_answer_gets_it_when_it_asks_again(serv
     assert session.waiting == []
     session.left, leaves = session.held_back, session.left  # as if writing had failed
     served.ask([ASKED])
+    eventually(lambda: session.waiting, bool)  # the gateway notes it after the client has its answer
     session.left = leaves
     assert served.ask([ASKED]).choices[0].message.content == "two"
     assert len(session.tree.turns) == 1
