@@ -48,7 +48,7 @@ for name in ("python", "python3"):
     (root / "venv/bin" / name).symlink_to(real)
 (root / "venv/pyvenv.cfg").write_text(f"home = {real.parent}\ninclude-system-site-packages = false\n")
 paths = [*(str(root / "code" / name) for name in ("crds", "operator", "trainer")), str(root / "packages"), *site.getsitepackages()]
-(own / "rljob.pth").write_text(f"import site; [site.addsitedir(path) for path in {paths}]\n")
+(own / "rljob.pth").write_text(f"import site; list(map(site.addsitedir, {paths}))\n")
 for name, module in {"ray": "ray.scripts.scripts", "rljob": "rljob_cli.__main__"}.items():
     script = root / "venv/bin" / name
     script.write_text(f"#!{root}/venv/bin/python\nimport sys\nfrom {module} import main\nsys.exit(main())\n")

@@ -9,7 +9,7 @@ from local_cluster.kubectl import Kubectl
 from local_cluster.node import is_ready
 from local_cluster.node_cluster import NodeCluster
 from local_cluster.project import Workspace
-from support.operator.gpu_job import DEVICE, ENGINE, RANK, GpuJob, gpus_by_node
+from support.operator.gpu_job import DEVICE, DRIVER, ENGINE, EXPERTS, RANK, GpuJob, gpus_by_node
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(1500)]
 
@@ -48,6 +48,40 @@ def test_a_colocated_job_over_all_nodes_goes_on_after_an_engine_and_a_rank_are_k
     job.succeed()
     job.mark("to Succeeded")
     job.assert_publications_were_verified(engines)
+    job.assert_it_learned()
+    job.assert_journal_is_exact(steps)
+
+
+def test_a_job_with_experts_over_all_gpus_goes_on_after_its_driver_is_killed(
+    kubectl: Kubectl, place: Workspace
+) -> None:
+    nodes, of_node = len(gpus_by_node(kubectl)), min(gpus_by_node(kubectl).values())
+    gpus = nodes * of_node
+    steps = 30
+    job = GpuJob(
+        kubectl,
+        place,
+        "experts",
+        EXPERTS,
+        placement="Colocated",
+        rollout={"engines": gpus},
+        training={
+            "nodes": nodes,
+            "gpusPerNode": of_node,
+            "expertParallel": gpus,
+            "steps": steps,
+            "experts": {"replay": "Rollout"},
+        },
+        checkpoint={"interval": INTERVAL},
+    )
+    job.trains()
+
+    job.kill(DRIVER, "headgroup")
+    job.goes_on_after("driver killed", lambda: job.status["attempt"] > 1)
+    job.succeed()
+    job.mark("to Succeeded")
+    job.assert_publications_were_verified(gpus)
+    job.assert_it_learned()
     job.assert_journal_is_exact(steps)
 
 
