@@ -1,5 +1,6 @@
 """The failure that most probably ended an attempt, short enough for a status. Pure."""
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -11,6 +12,14 @@ from rljob_doctor.occurrences import UNKNOWN, Scanned
 
 LONGEST_EVIDENCE: Final = 300
 """[characters]"""
+ENDED: Final = "ProgramFailed"
+"""the entry of processes of which only the end is known"""
+KILL: Final = re.compile(r"\bSIGKILL\b|\bKilled\b|(?i:code|status)\W{1,5}(?:137|(?<=\W)-9)\b")
+"""a line that says that something got SIGKILL, and not from whom"""
+SENDERS: Final = (
+    "It may be the kernel for memory (`OOMKilled` in the pod, `oom_kill` in its memory.events, `dmesg`), the kubelet"
+    " after a grace period, Ray, or a person"
+)
 
 
 def known_failure(logs: Sequence[Scanned]) -> KnownFailure | None:
@@ -41,4 +50,7 @@ def is_general(failure: KnownFailure) -> bool:
 
 def _of(code: str, evidence: str) -> KnownFailure:
     failure = catalogue()[code]
-    return KnownFailure(code, failure.title, failure.remedy[0], " ".join(evidence.split())[:LONGEST_EVIDENCE].strip())
+    seen = " ".join(evidence.split())[:LONGEST_EVIDENCE].strip()
+    if code == ENDED and KILL.search(evidence):
+        return KnownFailure(code, "killed by SIGKILL, and nothing says who sent it", SENDERS, seen)
+    return KnownFailure(code, failure.title, failure.remedy[0], seen)

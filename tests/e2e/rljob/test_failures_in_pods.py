@@ -236,7 +236,7 @@ class Survived:
 LOST = frozenset({"LearnerLost", "RayActorDied", "RayWorkerDied"})
 SURVIVES = {
     "the learner is killed": Survived("workers", kill("ray::RankHost"), LOST),
-    "the driver is killed": Survived("headgroup", kill("rljob_trainer.driver"), frozenset({"PodOutOfMemory"})),
+    "the driver is killed": Survived("headgroup", kill("rljob_trainer.driver"), frozenset({"ProgramFailed"})),
     "Ray's agent of a pod is killed": Survived("workers", kill("raylet/raylet"), LOST | {"RayNodeDied"}),
     "Ray's store is killed": Survived("headgroup", kill("gcs_server"), frozenset({"RayGcsLost"})),
     "a pod of the workers is lost": Survived("workers", "", LOST | {"RayNodeDied", "NodeLost"}),

@@ -22,7 +22,7 @@ def codes(*lines: str) -> list[str]:
     ("line", "code"),
     [
         (INFEASIBLE, "GpusInsufficient"),
-        ("mpirun noticed that process rank 3 on node gpu-2 exited on signal 9 (Killed).", "PodOutOfMemory"),
+        ("mpirun noticed that process rank 3 on node gpu-2 exited on signal 9 (Killed).", None),
         ("it is Tuesday and the weather failed", None),
         ("the connection failed", None),
         ("failed to create task for container: context deadline exceeded", None),

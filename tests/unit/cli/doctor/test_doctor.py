@@ -84,11 +84,11 @@ def test_nothing_found_ends_with_one_as_grep_does():
 
 
 def test_what_is_only_likely_is_shown_as_its_line_without_a_cause_or_a_remedy():
-    line = "mpirun noticed that process rank 3 on node gpu-2 exited on signal 9 (Killed)."
+    line = "gcs_placement.cc: The required resource is bigger than the maximum in the whole cluster, schedule failed."
     said = doctor("-", stdin=f"{line}\n")
     head, seen = said.stdout.splitlines()
     assert (head, seen) == (
-        "1. not recognised; the words are those of: Kubernetes and KubeRay",
+        "1. not recognised; the words are those of: Ray",
         f"   seen:  stdin:1  {line}",
     )
     assert said.exit_code == Exit.FAILED

@@ -48,7 +48,15 @@ KNOWN = {
     Kind.FINDING: {*NAMES, *findings_elsewhere()},
     Kind.ALERT: set(ALERTS),
     Kind.LOG: set(catalogue()),
-    Kind.CONTAINER: {"Aborted", "CrashLoopBackOff", "Evicted", "OOMKilled", "SegmentationFault", "Terminated"},
+    Kind.CONTAINER: {
+        "Aborted",
+        "CrashLoopBackOff",
+        "Evicted",
+        "Killed",
+        "OOMKilled",
+        "SegmentationFault",
+        "Terminated",
+    },
     Kind.WAITING: {"ContainerCreating", "FailedMount", "FailedScheduling", "ImagePullBackOff"},
 }
 
@@ -65,7 +73,7 @@ def test_each_name_of_a_kind_is_explained_and_no_other(kind: Kind):
 
 @pytest.mark.parametrize(
     ("word", "name", "number"),
-    [("137", "OOMKilled", 137), ("oomkilled", "OOMKilled", 137), ("139", "SegmentationFault", 139)],
+    [("137", "Killed", 137), ("oomkilled", "OOMKilled", None), ("139", "SegmentationFault", 139)],
 )
 def test_what_kubectl_shows_of_a_container_is_explained(word: str, name: str, number: int):
     (found,) = json.loads(explain(word, "-o", "json").stdout)

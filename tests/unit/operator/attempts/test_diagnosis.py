@@ -96,10 +96,29 @@ def test_a_driver_that_ray_has_lost_is_a_failure_of_ray(around):
     assert around.status["attempts"][0]["failure"]["code"] == "RayGcsLost"
 
 
-def test_a_driver_that_the_kernel_killed_is_named(around):
-    failure = ended(around, f"{OUTPUT}a line like any other\n", -9)
+@pytest.mark.parametrize("message", [f"{OUTPUT}a line like any other\n", ""])
+def test_of_a_driver_that_was_killed_nothing_says_by_whom(around, message):
+    failure = ended(around, message, -9)
     assert failure is not None
-    assert (failure["code"], failure["evidence"][:25]) == ("PodOutOfMemory", "driver: killed by SIGKILL")
+    assert (failure["code"], failure["evidence"][:25]) == ("ProgramFailed", "driver: killed by SIGKILL")
+    assert "memory" not in failure["title"] and "nothing says who" in failure["title"]
+    assert "nothing says who sent it" in around.condition("Failed")["message"]
+
+
+def test_a_driver_that_was_killed_in_a_container_without_memory_is_named(around):
+    first, *others = around.observed.pods
+    trouble = "2026-03-04T10:00:00Z pod sums-head container ray terminated reason: OOMKilled exit code 137: "
+    around.observed = replace(around.observed, pods=(replace(first, trouble=(trouble,)), *others))
+    failure = ended(around, f"{OUTPUT}a line like any other\n", -9)
+    assert failure is not None and failure["code"] == "PodOutOfMemory"
+
+
+def test_a_container_that_got_the_signal_alone_says_nothing_of_memory(around):
+    first, *others = around.observed.pods
+    trouble = "2026-03-04T10:00:00Z pod sums-head container ray terminated reason: Error exit code 137: "
+    around.observed = replace(around.observed, pods=(replace(first, trouble=(trouble,)), *others))
+    failure = ended(around, code=Exit.LOST_PEER)
+    assert failure is not None and failure["code"] == "ProgramFailed"
 
 
 def test_a_raycluster_that_somebody_deleted_is_named(around):
