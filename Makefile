@@ -107,10 +107,11 @@ docs-serve: $(READY) ## Serve the documentation on port 8000
 bench: $(READY) ## Measure this machine; print the figures of docs/performance.md
 	$(BIN)/python benchmarks/local.py
 
-bench-gpu: ## Measure learner, rollouts and publications on GPUs beside their rivals, with the python3 that has CUDA
+bench-gpu: ## Measure learner, rollouts, publications and agents on GPUs beside their rivals, with the python3 that has CUDA
 	PYTHONPATH=crds:trainer:benchmarks python3 benchmarks/learner_gpu.py
 	PYTHONPATH=crds:trainer:operator:benchmarks python3 benchmarks/gpu_runs.py
 	PYTHONPATH=crds:trainer:benchmarks python3 benchmarks/learner_parallel.py
+	PYTHONPATH=crds:trainer:operator:benchmarks python3 benchmarks/agent_sessions.py
 
 bench-operator: $(READY) | $(GO) ## Measure the operator with a real API server and KubeRay; an hour on an idle machine
 	PYTHONPATH=tests/cluster:tests $(BIN)/python benchmarks/operator

@@ -28,6 +28,7 @@ def test_the_makefile_starts_these_programs() -> None:
         "benchmarks/learner_gpu.py",
         "benchmarks/gpu_runs.py",
         "benchmarks/learner_parallel.py",
+        "benchmarks/agent_sessions.py",
     ]
 
 
@@ -53,3 +54,15 @@ def test_publications_of_a_run_are_measured(tmp_path: Path) -> None:
     assert found["steps"] == 14
     assert len(found["publish"]) == 11 and min(found["publish"]) > 0
     assert found["step"] > found["phases"]["publish"]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.long
+def test_sessions_of_agents_are_measured_directly_and_through_the_gateway(tmp_path: Path) -> None:
+    found = figures(tmp_path, "agent_sessions.py", "--engines", "2", "--rounds", "1", file="agent-sessions.json")
+    direct, ours, without = (each[0] for each in found.values())
+    assert [each["failures"] for each in (direct, ours, without)] == [0, 0, 0]
+    assert [each["branches"] for each in (direct, ours, without)] == [0, 0, 0]
+    assert ours["hits"] == pytest.approx(direct["hits"], abs=0.02), "the same requests"
+    assert ours["hits"] > without["hits"] + 0.05, "another engine does not have the prefix"
+    assert min(each["tokens_per_s"] for each in (direct, ours, without)) > 0
