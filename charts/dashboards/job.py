@@ -268,6 +268,7 @@ JOB = Dashboard(
                     {
                         "{{cause}}": f"sum by (cause) (rljob_engine_failures_total{ONE})",
                         "came back": f"sum(rljob_engine_restarts_total{ONE})",
+                        "router came back": f"sum(rljob_router_restarts_total{ONE})",
                     },
                 ),
                 Panel(

@@ -293,13 +293,17 @@ class SavedCheckpoint(Message):
     """whether it was read back after writing and is as it was written"""
 
 
+ROUTER = "router"
+"""stands for the name of an engine where the router has failed"""
+
+
 class Incident(Message):
-    """An engine that failed, and what became of it. A witness that a fault really happened."""
+    """An engine, or the router, that failed, and what became of it. A witness that a fault really happened."""
 
     time: float
     """when the failure was noticed [unix s]"""
     engine: str
-    """name of the engine"""
+    """name of the engine, or `router`"""
     generation: Annotated[int, NOT_NEGATIVE]
     """which process of that name"""
     error: str
@@ -373,7 +377,7 @@ class Status(Message):
     """what the driver works towards; absent: it starts, or the number of engines does not change"""
     checkpoint: SavedCheckpoint | None = None
     incidents: tuple[Incident, ...] = ()
-    """failures of engines in this attempt, the newest 100, oldest first"""
+    """failures of engines and of the router in this attempt, the newest 100, oldest first"""
     decisions: tuple[Decision, ...] = ()
     """accepted orders in this attempt, the newest 200, oldest first"""
     findings: tuple[Finding, ...] = ()

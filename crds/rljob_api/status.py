@@ -242,11 +242,18 @@ class RecoveryStep(Section):
     time: datetime
     """time of the decision"""
     action: Literal[
-        "RestartEngine", "ReplacePod", "RestartDriver", "ReplaceCluster", "AvoidNodes", "DeleteCluster", "GiveUp"
+        "RestartEngine",
+        "RestartRouter",
+        "ReplacePod",
+        "RestartDriver",
+        "ReplaceCluster",
+        "AvoidNodes",
+        "DeleteCluster",
+        "GiveUp",
     ]
     """the action"""
     target: str
-    """target of the action: an engine, an attempt, a pod or a cluster"""
+    """its target: an engine, attempt, pod or cluster"""
     cause: str
     """observed cause"""
     seconds: float | None = None

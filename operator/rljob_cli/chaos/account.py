@@ -24,7 +24,7 @@ class Injected:
     fault: Fault
     target: str
     detected_s: float | None = None
-    """until the status, or a new router, showed it [s]; None: never"""
+    """until the status showed it [s]; None: never"""
     next_step_s: float | None = None
     """until the end of the next step [s]; None: none was done"""
     well_s: float | None = None
@@ -77,9 +77,7 @@ def line(made: Injected) -> str:
         _after("next step", made.next_step_s),
         _after("well", made.well_s),
     ]
-    said = "; ".join(map(_cut, made.said[:MOST])) or (
-        "" if FAULTS[made.fault].is_in_status else "replaced by the driver"
-    )
+    said = "; ".join(map(_cut, made.said[:MOST]))
     return f"{'  '.join(parts)}: {said or 'the status says nothing'}"
 
 

@@ -11,7 +11,6 @@ from typing import Protocol
 from rljob_api.status import Phase
 from rljob_cli.chaos import account
 from rljob_cli.chaos.account import Injected, Outcome
-from rljob_cli.chaos.faults import FAULTS
 from rljob_cli.chaos.invariants import Broken, Trail, held, unnamed, unrecovered
 from rljob_cli.chaos.schedule import Planned
 from rljob_cli.chaos.seen import Seen, said
@@ -109,7 +108,7 @@ class Experiment:
         what = f"{made.fault} of {made.target}"
         if made.well_s is not None or self.broken or seen.job.status.phase is Phase.SUCCEEDED:
             return
-        silent = unnamed(made.fault, what, made.said) if made.next_step_s is not None and seen.is_well else []
+        silent = unnamed(what, made.said) if made.next_step_s is not None and seen.is_well else []
         self.broken += silent or [unrecovered(what, seen.job, self.within_s)]
 
     def _until(self, at_s: float, seen: Seen) -> Seen:
@@ -145,8 +144,7 @@ def _with(made: Injected, before: Seen, hit: Hit, seen: Seen) -> Injected:
     """Return a fault with what one more look shows of it."""
     after_s = seen.at_s - hit.at_s
     notes = tuple(dict.fromkeys((*made.said, *said(before.job, seen.job))))
-    is_noticed = bool(notes) if FAULTS[made.fault].is_in_status else bool(seen.routers - before.routers)
-    detected_s = after_s if made.detected_s is None and is_noticed else made.detected_s
+    detected_s = after_s if made.detected_s is None and notes else made.detected_s
     stepped_s = seen.stepped_at_s - hit.at_s
     next_step_s = stepped_s if made.next_step_s is None and stepped_s > 0 else made.next_step_s
     is_over = detected_s is not None and next_step_s is not None and seen.is_well

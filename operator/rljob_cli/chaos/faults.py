@@ -21,8 +21,11 @@ class Fault(StrEnum):
     ENGINE_KILL = "engine-kill"
     ENGINE_STOP = "engine-stop"
     ROUTER_KILL = "router-kill"
+    ROUTER_STOP = "router-stop"
     DRIVER_KILL = "driver-kill"
+    DRIVER_STOP = "driver-stop"
     RANK_KILL = "rank-kill"
+    RANK_STOP = "rank-stop"
     POD_DELETE = "pod-delete"
     HEAD_DELETE = "head-delete"
     EVICT = "evict"
@@ -43,17 +46,18 @@ class How:
     groups: tuple[str, ...]
     """whose pods are hit"""
     by: Signal | Literal["delete", "evict"]
-    is_in_status: bool = True
-    """whether the status must name it; the driver replaces a router by itself"""
     ends_attempt: bool = False
 
 
 FAULTS: dict[Fault, How] = {
     Fault.ENGINE_KILL: How(ENGINES, Signal("SIGKILL", "engine")),
     Fault.ENGINE_STOP: How(ENGINES, Signal("SIGSTOP", "engine")),
-    Fault.ROUTER_KILL: How((HEAD,), Signal("SIGKILL", "router"), is_in_status=False),
+    Fault.ROUTER_KILL: How((HEAD,), Signal("SIGKILL", "router")),
+    Fault.ROUTER_STOP: How((HEAD,), Signal("SIGSTOP", "router")),
     Fault.DRIVER_KILL: How((HEAD,), Signal("SIGKILL", "driver"), ends_attempt=True),
+    Fault.DRIVER_STOP: How((HEAD,), Signal("SIGSTOP", "driver"), ends_attempt=True),
     Fault.RANK_KILL: How(RANKS, Signal("SIGKILL", "rank")),
+    Fault.RANK_STOP: How(RANKS, Signal("SIGSTOP", "rank"), ends_attempt=True),
     Fault.POD_DELETE: How(WORKERS, "delete"),
     Fault.HEAD_DELETE: How((HEAD,), "delete", ends_attempt=True),
     Fault.EVICT: How(WORKERS, "evict"),

@@ -65,11 +65,6 @@ class Seen:
         return sum(len(head.processes["driver"]) for head in self.heads.values())
 
     @property
-    def routers(self) -> frozenset[tuple[str, int, int]]:
-        """Router processes: pod, pid and start."""
-        return frozenset((pod, *each) for pod, head in self.heads.items() for each in head.processes["router"])
-
-    @property
     def stepped_at_s(self) -> float:
         """When the newest step was finished, since the start [s]; -inf: not seen."""
         return max(

@@ -26,6 +26,7 @@ SHOWN_NODES = 8
 
 DONE = {
     "RestartEngine": "restarted",
+    "RestartRouter": "restarted",
     "ReplacePod": "replaced",
     "RestartDriver": "started on the same pods",
     "ReplaceCluster": "started on new pods",

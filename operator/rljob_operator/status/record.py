@@ -5,7 +5,7 @@
 All that the operator has to know after a restart is in the status; it keeps nothing else.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from math import isfinite
@@ -120,7 +120,7 @@ def status_of(
         resolved=old.resolved if history.outcome else job.resolved,
         last_checkpoint=_checkpoint(old, reported, now) or old.last_checkpoint,
         attempts=tuple(recorded(attempt) for attempt in history.attempts),
-        recovery=_recovery(job, history, repairs, now),
+        recovery=_recovery(job, history, repairs, reported, now),
     )
 
 
@@ -406,7 +406,11 @@ def _checkpoint(old: Status, status: control.Status | None, now: float) -> LastC
 
 
 def _recovery(
-    job: AdmittedJob, history: JobHistory, repairs: Sequence[RestartEngine | PodSwap], now: float
+    job: AdmittedJob,
+    history: JobHistory,
+    repairs: Sequence[RestartEngine | PodSwap],
+    reported: control.Status | None,
+    now: float,
 ) -> tuple[RecoveryStep, ...]:
     """Return what was done about failures, and once what is done about them now."""
     old = job.status
@@ -415,6 +419,10 @@ def _recovery(
         if isinstance(each, PodSwap)
         else _step(now, "RestartEngine", f"{each.engine} generation {each.generation}", each.reason)
         for each in repairs
+    ]
+    steps += [
+        _step(now, "RestartRouter", f"{each.engine} generation {each.generation + 1}", each.error)
+        for each in _of_router(old.recovery, reported)
     ]
     abandoned = [each for each in history.attempts[-2:] if each.is_abandoned]
     steps += [_step(now, "DeleteCluster", f"RayCluster {each.cluster}", each.reason) for each in abandoned]
@@ -428,14 +436,40 @@ def _recovery(
         steps.append(_step(now, "AvoidNodes", f"attempt {attempt.number}", attempt.note))
     if history.outcome is not None and not history.outcome.succeeded and old.completion_time is None:
         steps.append(_step(now, "GiveUp", "job", history.outcome.message))
-    known = {(step.action, step.target, step.cause) for step in old.recovery}
+    known = {
+        (step.action, step.target, step.cause)
+        for step in old.recovery
+        if step.action not in COUNTED_ANEW or attempt is None or step.time >= _time(attempt.started or 0)
+    }
     new = [step for step in steps if (step.action, step.target, step.cause) not in known]
     return (*old.recovery, *new)[-MOST_STEPS_OF_RECOVERY:]
 
 
+def _of_router(done: Sequence[RecoveryStep], reported: control.Status | None) -> Iterator[control.Incident]:
+    """Return the failures of the router that may be new: the driver replaces it by itself, without an order.
+
+    What is older than all that a full status keeps was there before.
+    """
+    oldest = done[0].time.timestamp() if len(done) == MOST_STEPS_OF_RECOVERY else 0.0
+    for each in reported.incidents if reported else ():
+        if each.engine == control.ROUTER and each.time >= oldest:
+            yield each
+
+
 Action = Literal[
-    "RestartEngine", "ReplacePod", "RestartDriver", "ReplaceCluster", "AvoidNodes", "DeleteCluster", "GiveUp"
+    "RestartEngine",
+    "RestartRouter",
+    "ReplacePod",
+    "RestartDriver",
+    "ReplaceCluster",
+    "AvoidNodes",
+    "DeleteCluster",
+    "GiveUp",
 ]
+
+
+COUNTED_ANEW = ("RestartEngine", "RestartRouter")
+"""actions whose targets have the same names in each attempt: generations begin at 0 again"""
 
 
 def _step(time: float, action: Action, target: str, cause: str) -> RecoveryStep:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import ray
 
+from rljob_api.control import ROUTER
 from rljob_trainer.batches.batches import StepBatch
 from rljob_trainer.batches.packing import Packing, TrainingSequence, pack
 from rljob_trainer.engines import memory
@@ -137,12 +138,30 @@ def test_an_engine_that_answers_gives_its_memory_back_when_it_is_idle(fleet: Fle
     assert fleet.generate(tokens=4)
 
 
-def test_a_killed_router_comes_back_with_its_engines(fleet: Fleet) -> None:
-    send(signal.SIGKILL, [fleet.router.pid])
-    fleet.until(lambda: not fleet.router_answers(), 5)
-    fleet.until(fleet.router_answers, 60)
-    fleet.until(lambda: len(fleet.listed()) == 2, 20)
+@pytest.mark.parametrize(
+    ("number", "cause", "error", "detected_s"),
+    [
+        (signal.SIGKILL, "ProcessExited", "the server ended with -9", (0.0, 2.0)),
+        (signal.SIGSTOP, "Unresponsive", "3 probes in a row failed", (3.0, 40.0)),
+    ],
+)
+def test_a_lost_router_comes_back_with_its_engines_and_is_reported(
+    fleet: Fleet, number: int, cause: str, error: str, detected_s: tuple[float, float]
+) -> None:
+    pid = fleet.router.pid
+    answers = fleet.background.submit(fleet.requests(tokens=300, requests=8))
+    fleet.until(lambda: fleet.num_requests(NAMES[0]) > 0, 30)
+    send(number, [pid])
+    fleet.until(lambda: len(fleet.incidents) == 1, 45)
+    fleet.until(lambda: len(fleet.incidents) == 2, 60)
+    assert {answer.engine for answer in answers.result(120)} <= set(NAMES)  # asked again, none is lost
+    assert (fleet.router.pid != pid, gone(pid), len(fleet.listed())) == (True, True, 2)
     assert {answer.engine for answer in fleet.generate(tokens=4, requests=8)} == set(NAMES)
+    (noticed, why), (returned, again) = fleet.incidents
+    assert (why, again, noticed.engine, noticed.error) == (cause, cause, ROUTER, error)
+    assert detected_s[0] <= (noticed.detect_seconds or 0.0) <= detected_s[1]
+    assert noticed.return_seconds is None and 0.0 < (returned.return_seconds or 0.0) < 60.0
+    assert returned.model_copy(update={"return_seconds": None}) == noticed
 
 
 def test_an_engine_with_a_damaged_tensor_is_refused_and_the_tensor_named(fleet: Fleet) -> None:

@@ -112,18 +112,21 @@ class Fleet:
             RouterPolicy.ROUND_ROBIN, request_timeout_s=60.0, health_interval_s=1.0, health_timeout_s=5.0
         )
         self.key = new_key()
-        self.router = Router(settings, directory / "router.log", self.session, HOST, self.key)
+        self.router = Router(settings, directory / "router.log", self.session, HOST, self.key, self._failed)
         command = engine_command(spec, checkpoint, threads=1, quantization_config=quantization_config(spec, checkpoint))
         self._command = replace(command, arguments={**command.arguments, **(arguments or {})}, key=self.key)
         self.pool = EnginePool(
             names=names,
             host=self._host,
-            health=lambda name: Health(name, lambda incident, cause: self.incidents.append((incident, cause))),
+            health=lambda name: Health(name, self._failed),
             client=lambda name, url: EngineClient(self.session, name, url, self.key),
             routing=self.router,
             settings=PoolSettings(3, probe_interval_s=0.5, probe_timeout_s=5.0, start_timeout_s=START_S),
             catch_up=self.publisher.catch_up,
         )
+
+    def _failed(self, incident: Incident, cause: str) -> None:
+        self.incidents.append((incident, cause))
 
     def _host(self, name: str) -> RayHost:
         self.hosts[name] = RayHost(name, self._command, self.log(name), HOST, FreeReservation())

@@ -72,15 +72,15 @@ def start_fleet(foundation: Foundation, material: Material, slots: Slots) -> Fle
     session = background.run(_session(), timeout_s=10)
     stack.callback(lambda: background.run(session.close(), timeout_s=10))
     log_file = foundation.directory / "logs" / "router.log"
-    key = new_key()
-    router = Router(router_settings(spec), log_file, session, ray.util.get_node_ip_address(), key)
+    key, report = new_key(), _report(foundation)
+    router = Router(router_settings(spec), log_file, session, ray.util.get_node_ip_address(), key, report)
     catch_up = CatchUp()
     sharing = LeavingLearner() if spec.learner_leaves else None
     hosts: dict[str, RayHost] = {}
     pool = EnginePool(
         names=tuple(engine.name for engine in foundation.topology.engines),
         host=_hosts(foundation, replace(_command(foundation, material), key=key), slots, hosts),
-        health=partial(Health, report=_report(foundation)),
+        health=partial(Health, report=report),
         client=partial(EngineClient, session, key=key),
         routing=router,
         settings=pool_settings(spec),

@@ -15,10 +15,12 @@ from pathlib import Path
 
 import aiohttp
 
+from rljob_api.control import ROUTER, Incident
 from rljob_api.sections import RouterPolicy
 from rljob_trainer.engines.client import EngineError, RouterClient
+from rljob_trainer.engines.health import Report, without_log
 from rljob_trainer.engines.key import KEY_VARIABLE
-from rljob_trainer.processes.kept_process import KeptProcess, ProcessError
+from rljob_trainer.processes.kept_process import KeptProcess, ProcessError, ProcessExit
 from rljob_trainer.processes.ports import free_ports
 
 log = logging.getLogger(__name__)
@@ -80,14 +82,25 @@ class Router:
     """A router process on this machine. Start it early: it takes many seconds."""
 
     def __init__(
-        self, settings: RouterSettings, log_file: Path, session: aiohttp.ClientSession, host: str, key: str = ""
+        self,
+        settings: RouterSettings,
+        log_file: Path,
+        session: aiohttp.ClientSession,
+        host: str,
+        key: str = "",
+        report: Report = lambda incident, cause: None,
     ) -> None:
-        """`key`: what its clients and its engines' clients must send; empty: no key is needed."""
+        """`key`: what its clients and its engines' clients must send; empty: no key is needed.
+
+        `report` gets each failure of the router twice: when it is noticed, and when its successor has its engines.
+        """
         self._settings = settings
         self._log_file = log_file
         self._session = session
         self._host = host
         self._key = key
+        self._report = report
+        self._generation = 0
         self._ports = (0, 0)
         self._process: KeptProcess | None = None
         self.client: RouterClient | None = None
@@ -103,22 +116,33 @@ class Router:
 
         Prompts wait and are asked again meanwhile; a router that never comes back ends in their deadline.
         """
-        silent = 0
+        silent, answered_at = 0, time.time()
+        failure: tuple[Incident, str] | None = None
         while True:
             exit_ = await asyncio.to_thread(self._running().wait, WATCH_S)
             if exit_ is None:
-                silent = 0 if await self._answers() else silent + 1
+                if await self._answers():
+                    silent, answered_at = 0, time.time()
+                    continue
+                silent += 1
                 if silent < SILENT_PROBES:
                     continue
                 await self.stop()
             log.error("router action=restart reason=%s", exit_ or "no answer")
             silent = 0
+            if failure is None:  # one of a successor that does not start is part of it
+                failure = self._failed(exit_, answered_at)
+                self._report(*failure)
             try:
                 await self._start()
                 await asyncio.gather(*(self.add(url) for url in urls()))
             except (EngineError, ProcessError, OSError) as error:
                 log.error("router action=restart_again reason=%s", error)
                 await self.stop()
+                continue
+            incident, cause = failure
+            self._report(incident.model_copy(update={"return_seconds": time.time() - incident.time}), cause)
+            failure, answered_at = None, time.time()
 
     async def add(self, url: str) -> None:
         """List an engine; return when the router sends it requests."""
@@ -150,6 +174,17 @@ class Router:
         """Kill the process."""
         if self._process is not None:
             await asyncio.to_thread(self._process.stop)
+
+    def _failed(self, exit_: ProcessExit | None, answered_at: float) -> tuple[Incident, str]:
+        """Return what is reported of the process, and its cause in a word."""
+        now, generation = time.time(), self._generation
+        self._generation += 1
+        if exit_ is None:
+            cause, error, failed_at = "Unresponsive", f"{SILENT_PROBES} probes in a row failed", answered_at
+        else:
+            cause, error, failed_at = "ProcessExited", without_log(str(exit_)), exit_.failed_at
+        seconds = max(0.0, now - failed_at)
+        return Incident(time=now, engine=ROUTER, generation=generation, error=error, detect_seconds=seconds), cause
 
     async def _answers(self) -> bool:
         return self.client is not None and await self.client.is_alive()

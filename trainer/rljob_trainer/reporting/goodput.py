@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
-from rljob_api.control import EFFECTIVE, RECOVERY, Goodput
+from rljob_api.control import EFFECTIVE, RECOVERY, ROUTER, Goodput
 from rljob_trainer.reporting.records import EndRecord, EngineRecord, ReadyRecord, Record, RunRecord, StepRecord
 
 REDONE: Final = "redone"
@@ -51,7 +51,7 @@ class TimeSpent:
                 )
             case ReadyRecord() | StepRecord() | EndRecord():
                 return self._counted(record)
-            case EngineRecord():
+            case EngineRecord() if record.engine != ROUTER:  # its engines are waited for in the phase of the step
                 seconds = (record.detect_seconds or 0.0) + (record.return_seconds or 0.0)
                 return replace(self, away={**self.away, f"{record.engine} {record.generation}": seconds})
             case _:

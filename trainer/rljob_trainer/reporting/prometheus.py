@@ -16,7 +16,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from rljob_api.control import RECOVERY, EngineState, Goodput
+from rljob_api.control import RECOVERY, ROUTER, EngineState, Goodput
 from rljob_api.sections import ONLY_REWARD
 from rljob_trainer.metric_table import table
 from rljob_trainer.metrics import StepMetrics
@@ -39,6 +39,8 @@ from rljob_trainer.reporting.watch import NAMES
 
 CAUSES: Final = ("ProcessExited", "StartFailed", "PublishFailed", "Unresponsive")
 """why engines fail, see `engines.lifecycle`"""
+CAUSES_OF_ROUTER: Final = ("ProcessExited", "Unresponsive")
+"""why the router fails"""
 MODES: Final = ("sampled", "greedy")
 """how responses are drawn in an evaluation"""
 _NAN: Final = float("nan")
@@ -115,6 +117,9 @@ class Metrics:
             "rljob_engine_restarts", "Engines that returned after a failure", ["cause"], registry=registry
         )
         self._failures = Counter("rljob_engine_failures", "Engines that failed", ["cause"], registry=registry)
+        self._router_restarts = Counter(
+            "rljob_router_restarts", "Routers that returned after a failure", ["cause"], registry=registry
+        )
         self._failed_engines: dict[tuple[str, int], bool] = {}
         """(engine, generation) that failed -> whether its successor serves"""
         self._checkpoint_step = Gauge("rljob_checkpoint_step", "Step of the last checkpoint", registry=registry)
@@ -169,6 +174,8 @@ class Metrics:
         for cause in CAUSES:
             self._failures.labels(cause)
             self._restarts.labels(cause)
+        for cause in CAUSES_OF_ROUTER:
+            self._router_restarts.labels(cause)
         for phase in (*PHASES, OTHER):
             self._phase_seconds.labels(phase)
         for phase in ("rollout", "train"):
@@ -202,6 +209,9 @@ class Metrics:
     def _failed(self, record: EngineRecord) -> None:
         """Count each failure once and each return once; records of one failure repeat."""
         failure = (record.engine, record.generation)
+        if record.engine == ROUTER:
+            self._router_restarts.labels(record.cause).inc(record.return_seconds is not None)
+            return
         if failure not in self._failed_engines:
             self._failures.labels(record.cause).inc()
         if record.return_seconds is not None and not self._failed_engines.get(failure, False):

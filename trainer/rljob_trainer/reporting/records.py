@@ -125,7 +125,7 @@ class PerplexityRecord(_Line):
 
 
 class EngineRecord(_Line):
-    """An engine failure and its recovery. Written again when more is known: the last record of a failure counts."""
+    """A failure of an engine or the router, and its recovery. The last record of a failure counts."""
 
     kind: Literal["engine"] = "engine"
     time: float

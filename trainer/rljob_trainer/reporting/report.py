@@ -239,7 +239,7 @@ class Report:
             )
 
     def incident(self, incident: Incident, cause: str) -> None:
-        """Report an engine failure, and again when more is known about it (reroute, return)."""
+        """Report a failure of an engine or the router, and again when more is known of it (reroute, return)."""
         self._record(
             EngineRecord(
                 time=incident.time,

@@ -43,7 +43,6 @@ class PlayedJob:
     hits: list[tuple[float, Fault]] = field(default_factory=list)
     returns_at_s: float = 0.0
     recovery: tuple[RecoveryStep, ...] = ()
-    router: int = 1
 
     def look(self) -> Seen:
         self.now_s += POLL_S
@@ -52,7 +51,7 @@ class PlayedJob:
             self.stepped_at_s = self.now_s if int(self.done) > before else self.stepped_at_s
         processes = {
             "driver": frozenset({(1, 1), (2, 2)} if self.faulty == "two drivers" and self.hits else {(1, 1)}),
-            "router": frozenset({(self.router, 1)}),
+            "router": frozenset({(2, 1)}),
             "engine": frozenset[tuple[int, int]](),
             "rank": frozenset[tuple[int, int]](),
         }
@@ -64,9 +63,7 @@ class PlayedJob:
             return None
         self.hits.append((self.now_s, planned.fault))
         self.returns_at_s = self.now_s + self.away_s
-        if planned.fault is Fault.ROUTER_KILL:
-            self.router += 1
-        elif self.faulty != "silent":
+        if self.faulty != "silent":
             when = NOON + timedelta(seconds=self.now_s)
             self.recovery += (RecoveryStep(time=when, action="RestartEngine", target="engine-0", cause="c"),)
         return Hit(self.now_s, "pod-1")
@@ -146,13 +143,6 @@ def test_a_fault_waits_for_the_recovery_from_the_one_before():
 def test_no_fault_comes_after_the_time_is_over():
     done = ran(away_s=30.0, for_s=45)
     assert len(done.world.hits) == 1 and done.broken == []
-
-
-def test_a_router_is_replaced_when_another_process_is_seen():
-    done = ran(kinds=[Fault.ROUTER_KILL])
-    assert done.broken == []
-    assert done.outcome.injected[0].detected_s == POLL_S
-    assert done.lines[0].endswith(": replaced by the driver")
 
 
 @pytest.mark.parametrize(

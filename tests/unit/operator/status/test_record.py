@@ -8,9 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_api.control import CurvePoint, EngineState, EngineStatus, Goodput, PerplexityPoint, Progress, SetAccuracy
+from rljob_api.control import (
+    ROUTER,
+    CurvePoint,
+    EngineState,
+    EngineStatus,
+    Goodput,
+    Incident,
+    PerplexityPoint,
+    Progress,
+    SetAccuracy,
+)
 from rljob_api.exits import Exit
-from rljob_api.status import MOST_ENGINES, Status
+from rljob_api.status import MOST_ENGINES, MOST_STEPS_OF_RECOVERY, Status
 from rljob_operator.status import record
 from support.operator.operator_world import Surroundings, raw_job, running
 
@@ -211,6 +221,64 @@ def test_an_order_that_is_given_again_is_listed_once():
     assert [(each["action"], each["target"]) for each in around.status["recovery"]] == [
         ("RestartEngine", "engine-0 generation 1")
     ]
+
+
+def killed_routers(around: Surroundings, *generations: int) -> None:
+    """The driver reports failures of its router, a second apart."""
+    incidents = tuple(
+        Incident(time=around.now + generation, engine=ROUTER, generation=generation, error="the server ended with -9")
+        for generation in generations
+    )
+    around.runs(running().model_copy(update={"incidents": incidents}))
+    around.step()
+
+
+def recovered(around: Surroundings) -> list[tuple[str, str]]:
+    return [(each["action"], each["target"]) for each in around.status.get("recovery", [])]
+
+
+def test_a_router_that_the_driver_replaced_is_listed_once_with_an_event():
+    around = Surroundings().to_running()
+    killed_routers(around, 0)
+    around.step()
+    killed_routers(around, 0, 1)
+    expected = [("RestartRouter", "router generation 1"), ("RestartRouter", "router generation 2")]
+    assert recovered(around) == expected
+    assert {each["cause"] for each in around.status["recovery"]} == {"the server ended with -9"}
+    events = [each for each in around.events if each.reason == "RestartRouter"]
+    assert [(each.kind, each.note) for each in events] == [
+        ("Warning", f"{target}: the server ended with -9") for _, target in expected
+    ]
+
+
+def test_the_same_generation_of_another_attempt_is_another_restart():
+    around = Surroundings(raw_job(recovery={"driverRestarts": 9})).to_running()
+    killed_routers(around, 0)
+    around.runs(running(EngineState.DEAD, EngineState.HEALTHY))
+    around.step()
+    around.ends(1)
+    around.step()
+    around.now += 60
+    around.to_running()
+    killed_routers(around, 0)
+    around.runs(running(EngineState.DEAD, EngineState.HEALTHY))
+    around.step()
+    engine, router = ("RestartEngine", "engine-0 generation 1"), ("RestartRouter", "router generation 1")
+    assert recovered(around) == [router, engine, ("RestartDriver", "attempt 2"), router, engine]
+
+
+def test_what_a_full_status_has_dropped_does_not_come_again():
+    around = Surroundings().to_running()
+    for last in range(MOST_STEPS_OF_RECOVERY + 3):
+        around.now += 60
+        incidents = tuple(
+            Incident(time=around.now - 60.0 * (last - each), engine=ROUTER, generation=each, error="gone")
+            for each in range(last + 1)
+        )
+        around.runs(running().model_copy(update={"incidents": incidents}))
+        around.step()
+    numbers = [int(target.split()[-1]) for _, target in recovered(around)]
+    assert numbers == list(range(4, MOST_STEPS_OF_RECOVERY + 4))
 
 
 def test_of_very_many_engines_a_status_shows_the_first_and_counts_all():

@@ -141,6 +141,8 @@ def test_the_gpus_of_an_engine_that_was_away_are_lost_while_the_others_go_on() -
     whole = goodput_of(clock.records).lost_gpu_seconds
     for records in ((*clock.records, known, back), (*clock.records, back)):
         assert goodput_of(records).lost_gpu_seconds - whole == pytest.approx(2 * 10.0)
+    of_router = back.model_copy(update={"engine": "router"})  # its steps take longer, and no engine is away
+    assert goodput_of((*clock.records, of_router)).lost_gpu_seconds == whole
 
 
 def test_engines_are_not_away_for_longer_than_the_run_has_gpus() -> None:

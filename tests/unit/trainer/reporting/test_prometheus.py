@@ -116,6 +116,14 @@ def test_an_engine_that_has_not_come_back_is_no_restart(run: SyntheticRun) -> No
     assert samples(run)["rljob_engine_restarts_total{cause=ProcessExited}"] == 0
 
 
+def test_a_router_that_came_back_is_counted_apart_from_engines(run: SyntheticRun) -> None:
+    run.fail("router", "Unresponsive", "3 probes in a row failed", returned=9.0)
+    shown = samples(run)
+    assert shown["rljob_router_restarts_total{cause=Unresponsive}"] == 1
+    assert shown["rljob_router_restarts_total{cause=ProcessExited}"] == 0
+    assert {value for name, value in shown.items() if name.startswith("rljob_engine_failures_total")} == {0}
+
+
 def test_every_cause_of_a_failure_has_a_series_from_the_start() -> None:
     dead = {
         state.cause
