@@ -23,10 +23,14 @@ class Injected:
     """since the start [s]"""
     fault: Fault
     target: str
+    attempt: int = 0
+    """the newest that was seen"""
+    since_s: float = 0.0
+    """when that attempt was first seen; 0: it is the one that was hit [s]"""
     detected_s: float | None = None
     """until the status showed it [s]; None: never"""
     next_step_s: float | None = None
-    """until the end of the next step [s]; None: none was done"""
+    """until the end of the next step, of the next attempt if there is one [s]; None: none was done"""
     well_s: float | None = None
     """until it was detected, a step was done, and all engines were ready [s]; None: it did not come to that"""
     said: tuple[str, ...] = ()
@@ -44,6 +48,8 @@ class Outcome:
     last: Job
     journals: int
     """how often the journal was read"""
+    unread: int
+    """prompts at its beginning that were not: it is too long"""
 
 
 def plan(key: str, seed: int, schedule: Sequence[Planned], targets: Sequence[str]) -> str:
@@ -90,11 +96,12 @@ def verdict(outcome: Outcome) -> str:
     """Return the last lines: what held, or what is broken."""
     attempts = outcome.last.status.attempt - outcome.first.status.attempt
     slowest = max((made.next_step_s for made in outcome.injected if made.next_step_s is not None), default=None)
+    unread = f", without its first {outcome.unread} prompts" if outcome.unread else ""
     facts = [
         f"{len(outcome.injected)} faults in {seconds(outcome.duration_s)}",
         f"steps {outcome.first.step} to {outcome.last.step}",
         f"{attempts} more {'attempt' if attempts == 1 else 'attempts'}",
-        f"journal read {outcome.journals} times",
+        f"journal read {outcome.journals} times{unread}",
         *([f"at most {seconds(slowest)} to the next step"] if slowest is not None else []),
     ]
     if outcome.broken:

@@ -3,7 +3,7 @@
 Knows no clock and no cluster: a `World` has them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Protocol
@@ -15,8 +15,8 @@ from rljob_cli.chaos.invariants import Broken, Trail, held, unnamed, unrecovered
 from rljob_cli.chaos.schedule import Planned
 from rljob_cli.chaos.seen import Seen, said
 
-RELEASED_S = 180.0
-"""longest time until the pods of a job that has ended are gone [s]"""
+RELEASE_S = 60.0
+"""until the pods of a job that has ended are gone, beside the grace period that they have [s]"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,15 @@ class World(Protocol):
         """Make a fault; None: there is no such target now."""
         ...
 
-    def journal(self) -> bytes | None:
-        """Return the newest file of the journal; None: it cannot be read now."""
+    def journal(self, known: Container[int]) -> Sequence[bytes]:
+        """Return the files of the journal, the oldest first; empty: it cannot be read now.
+
+        Without full ones until a step in `known`, and what is before them: they were read.
+        """
         ...
 
-    def pods(self) -> Sequence[str]:
-        """Return the names of the job's pods."""
+    def pods(self) -> Mapping[str, float]:
+        """Return the grace period of each of the job's pods, by name [s]."""
         ...
 
 
@@ -72,7 +75,13 @@ class Experiment:
             seen = self._fault(planned, seen, first.at_s)
         seen = self._end(self._until(first.at_s + for_s, seen))
         return Outcome(
-            tuple(self.injected), tuple(self.broken), seen.at_s - first.at_s, first.job, seen.job, self.journals
+            tuple(self.injected),
+            tuple(self.broken),
+            seen.at_s - first.at_s,
+            first.job,
+            seen.job,
+            self.journals,
+            self.trail.issued_before or 0,
         )
 
     def _start(self) -> Seen:
@@ -92,7 +101,7 @@ class Experiment:
         if hit is None:
             self.say(account.impossible(before.at_s - zero_s, planned.fault))
             return before
-        made = Injected(hit.at_s - zero_s, planned.fault, hit.target)
+        made = Injected(hit.at_s - zero_s, planned.fault, hit.target, before.job.status.attempt)
         while True:
             seen = self._look()
             made = _with(made, before, hit, seen)
@@ -119,11 +128,11 @@ class Experiment:
 
     def _end(self, seen: Seen) -> Seen:
         """Look for the last time; a job that has ended gives its pods back."""
-        last = seen
+        last, grace_s = seen, 0.0
         while seen.job.has_ended and not self.broken and (pods := self.world.pods()):
-            last = self._look()
-            if last.at_s - seen.at_s > RELEASED_S:
-                self.broken += held(last.job, pods)
+            last, grace_s = self._look(), max(grace_s, *pods.values())
+            if last.at_s - seen.at_s > grace_s + RELEASE_S:
+                self.broken += held(last.job, tuple(pods), grace_s)
         if not self.broken:
             self._read_journal()
         return last
@@ -134,10 +143,9 @@ class Experiment:
         return seen
 
     def _read_journal(self) -> None:
-        content = self.world.journal()
-        if content is not None:
+        if files := self.world.journal(self.trail.full):
             self.journals += 1
-            self.broken += self.trail.add_journal(content)
+            self.broken += self.trail.add_journal(files)
 
 
 def _with(made: Injected, before: Seen, hit: Hit, seen: Seen) -> Injected:
@@ -146,8 +154,17 @@ def _with(made: Injected, before: Seen, hit: Hit, seen: Seen) -> Injected:
     notes = tuple(dict.fromkeys((*made.said, *said(before.job, seen.job))))
     detected_s = after_s if made.detected_s is None and notes else made.detected_s
     stepped_s = seen.stepped_at_s - hit.at_s
-    next_step_s = stepped_s if made.next_step_s is None and stepped_s > 0 else made.next_step_s
+    next_step_s, since_s = made.next_step_s, made.since_s
+    if seen.job.status.attempt > made.attempt:  # what the attempt before did until its end is no recovery
+        next_step_s, since_s = None, after_s
+    next_step_s = stepped_s if next_step_s is None and stepped_s > since_s else next_step_s
     is_over = detected_s is not None and next_step_s is not None and seen.is_well
     return replace(
-        made, said=notes, detected_s=detected_s, next_step_s=next_step_s, well_s=after_s if is_over else None
+        made,
+        said=notes,
+        attempt=seen.job.status.attempt,
+        since_s=since_s,
+        detected_s=detected_s,
+        next_step_s=next_step_s,
+        well_s=after_s if is_over else None,
     )

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from rljob_cli.chaos.seen import Seen
 from rljob_cli.jobs.jobs import Job
-from rljob_trainer.rundir.journal import JournalError, Record, audited, record_of
+from rljob_trainer.rundir.journal import JournalError, Record, Sum, audited, record_of
 
 
 class Invariant(StrEnum):
@@ -28,10 +28,19 @@ class Invariant(StrEnum):
         "status-names-fault",
         "the status names each fault: a recovery action, or the end of an attempt",
     )
+    WEIGHTS_EQUAL = (
+        "weights-equal",
+        "no engine had other weights than the learner, and no rank other ones than its peers",
+    )
+    REFUSED_IDLE = "refused-idle", "no step uses a sample of an engine whose weights were not verified"
     ONE_DRIVER = "one-driver", "there is at most one driver, and one attempt that runs"
     HISTORY_STAYS = "history-stays", "attempts are numbered in turn, and what has ended stays as it was"
     RECOVERS = "recovers", "after each fault another step is done in time, and the job does not fail"
     NOTHING_HELD = "nothing-held", "a job that has ended has no pods"
+
+
+OTHER_WEIGHTS = "tensors differ from the learner's"
+"""what a publication says of an engine that holds other weights"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +55,36 @@ class Broken:
 
 
 def journal(content: bytes) -> tuple[Record, ...]:
-    """Return the records of a journal; a torn last line is left out. Raises JournalError."""
+    """Return the records of a file of the journal; a torn last line is left out. Raises JournalError."""
     return tuple(record_of(line, f"journal.jsonl:{n}") for n, line in enumerate(content.split(b"\n")[:-1], 1))
+
+
+def continued_from(content: bytes) -> int | None:
+    """Return the step until which a full file is that this one follows; None: it is the first of its journal."""
+    line, end, _ = content.partition(b"\n")
+    try:
+        first = record_of(line, "journal.jsonl:1") if end else None
+    except JournalError:
+        return None
+    return first.step if first is not None and first.event == "continued" else None
+
+
+def joined(files: Sequence[Sequence[Record]]) -> tuple[Record, ...]:
+    """Return the records of files that follow each other, as one. Raises JournalError where one follows another end."""
+    (first, *others) = files
+    records, sum_ = list(first), Sum()
+    for each in first:
+        sum_.add(each)
+    for file in others:
+        begin, *rest = file
+        due = sum_.continued(begin.step, begin.checkpoint or "")
+        if begin != due:
+            name = f"journal/until-{begin.step:07d}.jsonl"
+            raise JournalError(f"{name}: comes to {due.line()!r:.100}, and is followed by {begin.line()!r:.100}")
+        records += rest
+        for each in rest:
+            sum_.add(each)
+    return tuple(records)
 
 
 @dataclass
@@ -63,21 +100,25 @@ class Trail:
     """prompts, in the order in which they were first seen to be issued"""
     issued_before: int | None = None
     """prompts before those; None: no journal was read"""
+    full: set[int] = field(default_factory=set)
+    """full files of the journal that were read: the step until which each is"""
 
     def add_seen(self, seen: Seen) -> list[Broken]:
         """Take a look at the job and its processes."""
-        broken = [*_drivers(seen), *self._job(seen.job)]
+        broken = [*_drivers(seen), *_weights(seen), *self._job(seen.job)]
         self.last = seen.job
         saved = seen.job.status.last_checkpoint
         self.checkpoint = max(self.checkpoint, saved.step if saved else 0)
         return broken
 
-    def add_journal(self, content: bytes) -> list[Broken]:
-        """Take the whole newest file of the journal, read after the last look."""
+    def add_journal(self, files: Sequence[bytes]) -> list[Broken]:
+        """Take files of the journal, the oldest first, read after the last look: the newest, and what is not `full`."""
         try:
-            records = journal(content)
+            records = joined([journal(content) for content in files])
         except JournalError as error:
             return [Broken(Invariant.PROMPTS_ONCE, str(error))]
+        begins = [continued_from(content) or 0 for content in files]
+        self.full = {until for until in (*self.full, *begins[1:]) if until <= begins[-1]}
         broken = [Broken(Invariant.PROMPTS_ONCE, f"journal.jsonl:{fault}") for fault in audited(records)][:1]
         broken += [*_left_out(records), *_out_of_order(records), *self._same_prompts(records)]
         if (done := steps_done(records)) < self.checkpoint:
@@ -164,17 +205,32 @@ def unrecovered(what: str, job: Job, within_s: float) -> Broken:
     return Broken(Invariant.RECOVERS, f"after {what}: not well within {within_s:.0f} s; {state}")
 
 
-def held(job: Job, pods: Sequence[str]) -> list[Broken]:
-    """Return that a job that has ended still has pods."""
+def held(job: Job, pods: Sequence[str], grace_s: float) -> list[Broken]:
+    """Return that a job that has ended still has pods; `grace_s`: their grace period [s]."""
     if not job.has_ended or not pods:
         return []
-    return [Broken(Invariant.NOTHING_HELD, f"{job.key} is {job.status.phase}, and has pods: {', '.join(pods)}")]
+    text = f"{job.key} is {job.status.phase}, and has pods after their {grace_s:.0f} s: {', '.join(pods)}"
+    return [Broken(Invariant.NOTHING_HELD, text)]
 
 
 def _drivers(seen: Seen) -> Iterator[Broken]:
     if seen.drivers > 1:
         where = ", ".join(f"{len(head.processes['driver'])} in {pod}" for pod, head in seen.heads.items())
         yield Broken(Invariant.ONE_DRIVER, f"{seen.drivers} drivers: {where}")
+
+
+def _weights(seen: Seen) -> Iterator[Broken]:
+    """Compare what the run has recorded since the start. What is older was there before."""
+    for head in seen.heads.values():
+        for each in head.refused:
+            if each.age_s < seen.at_s and OTHER_WEIGHTS in each.error:
+                yield Broken(Invariant.WEIGHTS_EQUAL, f"{each.engine}: {each.error}")
+            if each.age_s < seen.at_s and each.samples:
+                text = f"{each.samples} samples of {each.engine} were used after it was refused: {each.error}"
+                yield Broken(Invariant.REFUSED_IDLE, text)
+        for copies in head.unequal:
+            if copies.age_s < seen.at_s:
+                yield Broken(Invariant.WEIGHTS_EQUAL, copies.evidence)
 
 
 def _attempts(job: Job) -> Iterator[Broken]:

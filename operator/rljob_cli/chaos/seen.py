@@ -18,6 +18,27 @@ class UnreadableError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """An engine whose weights were not verified."""
+
+    engine: str
+    age_s: float
+    """since then, by the pod's clock [s]"""
+    error: str
+    samples: int
+    """that it made until it was back, and that a step has used"""
+
+
+@dataclass(frozen=True, slots=True)
+class Unequal:
+    """Ranks of the learner that had different copies of a parameter."""
+
+    age_s: float
+    """since then, by the pod's clock [s]"""
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
 class Inside:
     """What `in_pod` has found in one pod."""
 
@@ -29,6 +50,10 @@ class Inside:
     """newest step of the run"""
     step_age_s: float
     """since its record was written, by the pod's clock [s]"""
+    refused: tuple[Refused, ...] = ()
+    """among the newest records of the run"""
+    unequal: tuple[Unequal, ...] = ()
+    """among the newest records of the run"""
 
 
 def inside(answer: bytes) -> Inside:
@@ -44,6 +69,11 @@ def inside(answer: bytes) -> Inside:
             None if raw["hit"] is None else int(raw["hit"]),
             None if step["step"] is None else int(step["step"]),
             float(step["age"]),
+            tuple(
+                Refused(str(each["engine"]), float(each["age"]), str(each["error"]), int(each["samples"]))
+                for each in raw["refused"]
+            ),
+            tuple(Unequal(float(each["age"]), str(each["evidence"])) for each in raw["unequal"]),
         )
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UnreadableError(f"not an answer of this command: {answer[:100]!r}") from error

@@ -1,7 +1,9 @@
 """What `chaos` does with a cluster: finds pods, runs a look or a signal in them, deletes and evicts them."""
 
+import base64
 import time
-from collections.abc import Iterable, Sequence
+import zlib
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,12 +11,14 @@ from rljob_api.exits import Exit
 from rljob_cli.chaos import account, guard, seen
 from rljob_cli.chaos.experiment import Experiment, Hit
 from rljob_cli.chaos.faults import FAULTS, Fault, Signal, targets
+from rljob_cli.chaos.invariants import continued_from
 from rljob_cli.chaos.schedule import Planned, schedule
 from rljob_cli.chaos.seen import Inside, Seen, UnreadableError
 from rljob_cli.cluster import in_pod, verbs
 from rljob_cli.cluster.cluster import Cluster, ClusterError, LostError, NoObjectError
 from rljob_cli.cluster.verbs import Scope
 from rljob_cli.jobs import job_logs
+from rljob_cli.jobs.job_logs import Log
 from rljob_cli.jobs.jobs import Job, Manifest
 from rljob_cli.terminal.screen import say
 
@@ -25,10 +29,14 @@ AWAY_S = 60.0
 INSIDE_S = 20.0
 """longest silence of a command in a pod [s]"""
 LARGEST = 2**27
-"""of a journal, whose newest file begins anew at 2**24 [bytes]"""
+"""of a journal, whose newest file begins anew at 2**24; what is older is left out [bytes]"""
+GRACE_S = 30.0
+"""of a pod that names none [s]"""
 LARGEST_ANSWER = 2**20
 """of a look in a pod [bytes]"""
-TEXT = Path(in_pod.__file__).read_text()
+PROGRAM = base64.urlsafe_b64encode(zlib.compress(Path(in_pod.__file__).read_bytes(), 9)).decode()
+"""a command in a pod is part of an address, which proxies cut or refuse beyond 8 KiB"""
+TEXT = f"import base64,zlib;exec(zlib.decompress(base64.urlsafe_b64decode('{PROGRAM}')))"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,19 +133,33 @@ class InCluster:
         what = f"{by.role} in " if isinstance(by, Signal) else ""
         return next((f"{what}{pod['metadata']['name']}" for pod in self._targets(planned)), "nothing that runs now")
 
-    def journal(self) -> bytes | None:
-        """Return the newest file of the journal; None: it cannot be read now. Raises ClusterError if it must not."""
-        log = job_logs.journal(self._job)
+    def journal(self, known: Container[int]) -> Sequence[bytes]:
+        """Return the files of the journal, the oldest first, without full ones in `known` and what is before them.
+
+        Empty: it cannot be read now. Raises ClusterError if it must not.
+        """
+        newest = self._read(job_logs.journal(self._job), LARGEST)
+        files = [newest] if newest else []
+        while files and (until := continued_from(files[0])) is not None and until not in known:
+            older = self._read(job_logs.full_journal(self._job, until), LARGEST - sum(map(len, files)))
+            if not older:
+                break
+            files.insert(0, older)
+        return files
+
+    def pods(self) -> Mapping[str, float]:
+        """Return the grace period of each of the job's pods, by name [s]. Raises ClusterError."""
+        pods = self._cluster.pods(self._job)
+        given = {pod["metadata"]["name"]: pod["spec"].get("terminationGracePeriodSeconds") for pod in pods}
+        return {name: GRACE_S if grace is None else float(grace) for name, grace in given.items()}
+
+    def _read(self, log: Log, largest: int) -> bytes | None:
         try:
-            return _bounded(verbs.read(self._cluster, self._job, log, follow=False, tail=None), LARGEST)
+            return _bounded(verbs.read(self._cluster, self._job, log, follow=False, tail=None), largest)
         except ClusterError as error:
             if error.exit is Exit.FORBIDDEN:
                 raise
             return None
-
-    def pods(self) -> Sequence[str]:
-        """Return the names of the job's pods. Raises ClusterError."""
-        return [pod["metadata"]["name"] for pod in self._cluster.pods(self._job)]
 
     def _targets(self, planned: Planned) -> list[Manifest]:
         return targets(planned.fault, self._cluster.pods(self._job), planned.draw)

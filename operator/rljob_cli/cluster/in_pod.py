@@ -1,4 +1,4 @@
-"""What `chaos` runs in a pod, by exec: finds processes by role, sends one of them a signal, reads the newest step.
+"""What `chaos` runs in a pod, by exec: finds processes by role, sends one of them a signal, reads the newest records.
 
     python -I -c TEXT_OF_THIS_FILE RUN_DIRECTORY [ROLE SIGNAL DRAW]
 
@@ -23,6 +23,9 @@ ROLES = {
 """by role: how the command line begins"""
 TAIL = 2**18
 """of the record of all steps [bytes]"""
+MOST, LONGEST = 100, 300
+"""things of a kind in an answer, and characters of a text"""
+Record = dict[str, Any]
 
 
 def processes(proc: Path) -> dict[str, list[dict[str, int]]]:
@@ -50,22 +53,55 @@ def processes(proc: Path) -> dict[str, list[dict[str, int]]]:
     }
 
 
-def newest_step(events: Path, now: float) -> dict[str, float] | None:
-    """Return the newest step of a run, and how old its record is [s]; None: it has none yet."""
+def newest_records(events: Path) -> list[Record]:
+    """Return the newest records of a run, the oldest first."""
     try:
         with events.open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL))
             lines = file.read(TAIL).split(b"\n")
     except OSError:
-        return None
-    for line in reversed(lines):
+        return []
+    found: list[Record] = []
+    for line in lines:
         try:
             record: Any = json.loads(line)
-            if record["kind"] == "step":
-                return {"step": int(record["step"]), "age": now - float(record["time"])}
+            found.append({**record, "kind": str(record["kind"]), "time": float(record["time"])})
         except (ValueError, KeyError, TypeError):
-            continue  # torn, or of another kind
-    return None
+            continue  # torn
+    return found
+
+
+def newest_step(records: list[Record], now: float) -> dict[str, float] | None:
+    """Return the newest step of a run, and how old its record is [s]; None: it has none yet."""
+    steps = [record for record in records if record["kind"] == "step" and isinstance(record.get("step"), int)]
+    return {"step": steps[-1]["step"], "age": now - steps[-1]["time"]} if steps else None
+
+
+def refused(records: list[Record], now: float) -> list[dict[str, Any]]:
+    """Return the engines whose weights were not verified and that are back, and the samples that they made meanwhile.
+
+    A sample is theirs if its step began after the engine was refused, by as many steps as its tokens may be old, and
+    ended before the engine was back.
+    """
+    steps: dict[int, Record] = {each["step"]: each for each in records if each["kind"] == "step"}
+    found = []
+    for each in records:
+        if each["kind"] != "engine" or each.get("cause") != "PublishFailed" or each.get("return_seconds") is None:
+            continue
+        back, samples = each["time"] + each["return_seconds"], 0
+        for number, step in steps.items():
+            before = steps.get(number - 1 - int(step.get("max_staleness") or 0))
+            if before is not None and before["time"] >= each["time"] and step["time"] <= back:
+                samples += int((step.get("engine_samples") or {}).get(each["engine"], 0))
+        error = str(each["error"])[:LONGEST]
+        found.append({"engine": each["engine"], "age": now - each["time"], "error": error, "samples": samples})
+    return found[-MOST:]
+
+
+def unequal(records: list[Record], now: float) -> list[dict[str, Any]]:
+    """Return where ranks of the learner had different copies of a parameter."""
+    found = [each for each in records if each["kind"] == "finding" and each.get("name") == "UnequalCopies"]
+    return [{"age": now - each["time"], "evidence": str(each["evidence"])[:LONGEST]} for each in found][-MOST:]
 
 
 def main(directory: str, role: str = "", name: str = "", draw: str = "0") -> None:
@@ -74,8 +110,9 @@ def main(directory: str, role: str = "", name: str = "", draw: str = "0") -> Non
     if role and found[role]:
         hit = found[role][int(float(draw) * len(found[role]))]["pid"]
         os.kill(hit, getattr(signal, name))
-    step = newest_step(Path(directory) / "events.jsonl", time.time())
-    sys.stdout.write(json.dumps({"processes": found, "hit": hit, "step": step}) + "\n")
+    records, now = newest_records(Path(directory) / "events.jsonl"), time.time()
+    weights = {"refused": refused(records, now), "unequal": unequal(records, now)}
+    sys.stdout.write(json.dumps({"processes": found, "hit": hit, "step": newest_step(records, now), **weights}) + "\n")
 
 
 if __name__ == "__main__":

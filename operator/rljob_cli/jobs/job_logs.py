@@ -30,6 +30,7 @@ done"""
 EVENTS: Final = "events.jsonl"
 """the record of all steps, in the run's directory"""
 JOURNAL: Final = "journal.jsonl"
+FULL_JOURNAL: Final = "journal/until-{until:07d}.jsonl"
 """the prompts of each step, beside it"""
 RANKS: Final = "ranks"
 OWN_FILES: Final = {
@@ -148,6 +149,11 @@ def step_events(job: Job) -> Log:
 def journal(job: Job) -> Log:
     """Return the journal of a job's prompts, its newest file."""
     return Log(what="the journal", file=_in_directory(job, JOURNAL))
+
+
+def full_journal(job: Job, until: int) -> Log:
+    """Return the file of a job's journal that was full after this number of steps."""
+    return Log(what=f"the journal until step {until}", file=_in_directory(job, FULL_JOURNAL.format(until=until)))
 
 
 def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:

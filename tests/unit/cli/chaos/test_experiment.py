@@ -1,7 +1,7 @@
 """The order of things in an experiment: wait, hit, wait for the recovery, judge. The job is played by a table."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import pairwise
@@ -12,7 +12,7 @@ import pytest
 from rljob_api.status import AttemptStatus, JobEngines, JobProgress, LastCheckpoint, Phase, RecoveryStep
 from rljob_cli.chaos import account
 from rljob_cli.chaos.account import Outcome
-from rljob_cli.chaos.experiment import Experiment, Hit
+from rljob_cli.chaos.experiment import RELEASE_S, Experiment, Hit
 from rljob_cli.chaos.faults import Fault
 from rljob_cli.chaos.invariants import Invariant
 from rljob_cli.chaos.schedule import Planned
@@ -37,6 +37,10 @@ class PlayedJob:
     ends_at_step: int = 1000
     faulty: str = ""
     now_s: float = 0.0
+    saves_s: float = 0.0
+    """after a fault the attempt goes on for a while, and then another one begins; 0: it is the same one"""
+    grace_s: float = 30.0
+    """of its pods"""
     done: float = 0.0
     """steps"""
     stepped_at_s: float = 0.0
@@ -46,7 +50,8 @@ class PlayedJob:
 
     def look(self) -> Seen:
         self.now_s += POLL_S
-        if (self.now_s >= self.returns_at_s and self.faulty != "stands still") or not self.hits:
+        saves = self.hits and self.now_s < self.hits[-1][0] + self.saves_s
+        if saves or (self.now_s >= self.returns_at_s and self.faulty != "stands still") or not self.hits:
             before, self.done = int(self.done), min(self.ends_at_step, self.done + POLL_S / STEP_S)
             self.stepped_at_s = self.now_s if int(self.done) > before else self.stepped_at_s
         processes = {
@@ -68,16 +73,16 @@ class PlayedJob:
             self.recovery += (RecoveryStep(time=when, action="RestartEngine", target="engine-0", cause="c"),)
         return Hit(self.now_s, "pod-1")
 
-    def journal(self) -> bytes | None:
+    def journal(self, known: Container[int]) -> Sequence[bytes]:
         if self.faulty == "no journal":
-            return None
+            return ()
         records = expected_journal(int(self.done), 4, SAVED_EVERY, uids(epochs=99))
         if self.faulty == "skips" and self.hits:
             records = records[2:]
-        return b"".join(json.dumps(each, separators=(",", ":")).encode() + b"\n" for each in records)
+        return (b"".join(json.dumps(each, separators=(",", ":")).encode() + b"\n" for each in records),)
 
-    def pods(self) -> Sequence[str]:
-        return ["pod-1"] if self.faulty == "keeps pods" else []
+    def pods(self) -> Mapping[str, float]:
+        return {"pod-1": self.grace_s} if self.faulty == "keeps pods" else {}
 
     def _job(self) -> Job:
         step = int(self.done)
@@ -88,7 +93,7 @@ class PlayedJob:
         saved = step // SAVED_EVERY * SAVED_EVERY
         given: dict[str, Any] = {
             "phase": phase,
-            "attempt": 1,
+            "attempt": 2 if self.saves_s and self.hits and self.now_s >= self.hits[-1][0] + self.saves_s else 1,
             "attempts": (ATTEMPT,),
             "recovery": self.recovery,
             "engines": JobEngines(),
@@ -166,6 +171,20 @@ def test_a_job_that_ends_gives_its_pods_back():
     done = ran(ends_at_step=20)
     assert (done.broken, done.outcome.last.status.phase) == ([], Phase.SUCCEEDED)
     assert ran("keeps pods", ends_at_step=20).broken == [Invariant.NOTHING_HELD]
+
+
+@pytest.mark.parametrize("grace_s", [30.0, 1800.0])
+def test_pods_of_a_job_that_has_ended_may_stay_for_their_grace_period(grace_s: float):
+    done, honest = ran("keeps pods", ends_at_step=20, grace_s=grace_s), ran(ends_at_step=20)
+    late_s = done.outcome.duration_s - honest.outcome.duration_s
+    assert grace_s + RELEASE_S < late_s <= grace_s + RELEASE_S + 2 * POLL_S
+    assert f"has pods after their {grace_s:.0f} s: pod-1" in done.outcome.broken[0].text
+
+
+def test_what_an_attempt_does_until_it_ends_is_no_recovery():
+    (made, *_) = ran(kinds=[Fault.HEAD_DELETE], away_s=30.0, saves_s=6.0).outcome.injected
+    assert made.attempt == 2
+    assert made.next_step_s is not None and 30 - STEP_S <= made.next_step_s <= 30 + 2 * STEP_S
 
 
 def test_a_fault_without_a_target_is_left_out():

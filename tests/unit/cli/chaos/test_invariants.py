@@ -2,16 +2,27 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from rljob_api.status import AttemptStatus, JobProgress, LastCheckpoint, Phase, RecoveryStep
-from rljob_cli.chaos.invariants import Broken, Invariant, Trail, held, journal, steps_done, unnamed, unrecovered
-from rljob_cli.chaos.seen import Inside, Seen, said
+from rljob_cli.chaos.invariants import (
+    Broken,
+    Invariant,
+    Trail,
+    continued_from,
+    held,
+    journal,
+    steps_done,
+    unnamed,
+    unrecovered,
+)
+from rljob_cli.chaos.seen import Inside, Refused, Seen, Unequal, said
 from rljob_cli.jobs.jobs import Job
-from rljob_trainer.rundir.journal import Record
+from rljob_trainer.rundir.journal import Record, Sum, record_of
 from support.api.sample_rljob_status import NOON
 from support.cli.sample_job import job
 from support.trainer.whole_run import expected_journal, uids
@@ -58,7 +69,7 @@ def broken_by(*looks: Job | Seen) -> list[Invariant]:
 
 def broken_by_journals(*contents: bytes, saved: int = 0) -> list[Broken]:
     trail = Trail(checkpoint=saved)
-    return [each for content in contents for each in trail.add_journal(content)]
+    return [each for content in contents for each in trail.add_journal([content])]
 
 
 # honest runs
@@ -87,6 +98,86 @@ def test_a_journal_that_continues_a_full_one_is_compared_where_both_have_prompts
     assert broken_by_journals(written(lines(22)), rest) == []
     swapped = rest.replace(b'"2:', b'"3:')
     assert [each.invariant for each in broken_by_journals(written(lines(22)), swapped)] == [Invariant.PROMPTS_IN_ORDER]
+
+
+def full_journal(*ends: int) -> list[bytes]:
+    """Return the files of the journal of an honest run, each full after some steps; the last is the newest."""
+    files, begin, sum_ = list[bytes](), 0, Sum()
+    for end in ends:
+        first = [] if not begin else [sum_.continued(begin, f"iter_{begin:07d}").line()]
+        some = lines(end)[len(lines(begin)) :]
+        for each in some:
+            sum_.add(record_of(json.dumps(each, separators=(",", ":")).encode(), "here"))
+        files.append(b"".join(first) + written(some))
+        begin = end
+    return files
+
+
+def test_a_journal_of_several_files_is_one():
+    trail = Trail()
+    files = full_journal(10, 20, 27)
+    assert trail.add_journal(files) == []
+    assert (trail.full, trail.issued_before, len(trail.issued)) == ({10, 20}, 0, 27 * 4)
+    grown = full_journal(10, 20, 30, 33)
+    assert continued_from(grown[3]) == 30
+    assert trail.add_journal(grown[2:]) == []
+    assert (trail.full, len(trail.issued)) == ({10, 20, 30}, 33 * 4)
+
+
+def test_a_prompt_that_comes_twice_in_two_files_is_seen():
+    first, second, newest = full_journal(10, 20, 27)
+    again = json.loads(written(lines(1)).split(b"\n")[0])["prompts"][0]  # of the first step
+    place = json.loads(second.split(b"\n")[1])["prompts"][0]
+    twice = second.replace(json.dumps(place).encode(), json.dumps(again).encode())
+    assert Trail().add_journal([first, second, newest]) == []
+    assert [each.invariant for each in Trail().add_journal([first, twice])][:1] == [Invariant.PROMPTS_ONCE]
+
+
+def test_a_file_that_does_not_follow_the_one_before_is_seen():
+    first, _, newest = full_journal(10, 20, 27)
+    (found,) = Trail().add_journal([first, newest])
+    assert found.invariant is Invariant.PROMPTS_ONCE
+    assert found.text.startswith("journal/until-0000020.jsonl: comes to ")
+
+
+def test_a_run_that_goes_back_before_a_full_file_has_it_read_again():
+    trail = Trail()
+    assert trail.add_journal(full_journal(10, 20, 27)) == []
+    assert trail.add_journal(full_journal(10, 17)[1:]) == []
+    assert trail.full == {10}
+
+
+@pytest.mark.parametrize("content", [b"", b"{}\n", b'{"event":"continued"', written(lines(2))])
+def test_a_file_that_follows_none_begins_a_journal(content: bytes):
+    assert continued_from(content) is None
+
+
+def weights(refused: tuple[Refused, ...] = (), unequal: tuple[Unequal, ...] = ()) -> list[Invariant]:
+    """Return what a head breaks that shows these, 50 s after the start."""
+    inside = replace(head(), refused=refused, unequal=unequal)
+    return [each.invariant for each in Trail().add_seen(Seen(50.0, at(3), {"head": inside}))]
+
+
+DIFFERS = "1 of 14 tensors differ from the learner's: model.norm.weight"
+
+
+@pytest.mark.parametrize(
+    ("refused", "broken"),
+    [
+        (Refused("engine-0", 9.0, "its process is gone", 0), []),
+        (Refused("engine-0", 9.0, "its process is gone", 3), [Invariant.REFUSED_IDLE]),
+        (Refused("engine-0", 9.0, DIFFERS, 0), [Invariant.WEIGHTS_EQUAL]),
+        (Refused("engine-0", 9.0, DIFFERS, 3), [Invariant.WEIGHTS_EQUAL, Invariant.REFUSED_IDLE]),
+        (Refused("engine-0", 90.0, DIFFERS, 3), []),  # before the start
+    ],
+)
+def test_an_engine_with_other_weights_or_samples_of_it_are_seen(refused: Refused, broken: list[Invariant]):
+    assert weights(refused=(refused,)) == broken
+
+
+def test_copies_of_ranks_that_differ_are_seen():
+    assert weights(unequal=(Unequal(9.0, "model.norm.weight: ranks 0 and 1"),)) == [Invariant.WEIGHTS_EQUAL]
+    assert weights(unequal=(Unequal(90.0, "model.norm.weight: ranks 0 and 1"),)) == []
 
 
 def test_an_honest_history_breaks_nothing():
@@ -238,14 +329,15 @@ def test_a_job_that_fails_or_stays_unwell_is_seen():
 
 
 def test_pods_of_a_job_that_has_ended_are_seen():
-    (found,) = held(at(8, phase=Phase.SUCCEEDED), ["sums-1-head"])
-    assert str(found) == "nothing-held: ml/sums is Succeeded, and has pods: sums-1-head"
-    assert held(at(8, phase=Phase.TRAINING), ["sums-1-head"]) == held(at(8, phase=Phase.FAILED), []) == []
+    (found,) = held(at(8, phase=Phase.SUCCEEDED), ["sums-1-head"], 120.0)
+    assert str(found) == "nothing-held: ml/sums is Succeeded, and has pods after their 120 s: sums-1-head"
+    assert held(at(8, phase=Phase.TRAINING), ["sums-1-head"], 0.0) == held(at(8, phase=Phase.FAILED), [], 0.0) == []
 
 
 def test_every_invariant_is_broken_by_a_test():
     forged = {invariant for _, invariant in (*FORGED.values(), *STATUSES.values())}
-    assert forged | {Invariant.STATUS_NAMES_FAULT, Invariant.RECOVERS, Invariant.NOTHING_HELD} == set(Invariant)
+    alone = {Invariant.STATUS_NAMES_FAULT, Invariant.RECOVERS, Invariant.NOTHING_HELD}
+    assert forged | alone | {Invariant.WEIGHTS_EQUAL, Invariant.REFUSED_IDLE} == set(Invariant)
 
 
 # what the status says

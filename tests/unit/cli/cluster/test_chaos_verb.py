@@ -1,7 +1,7 @@
 """`rljob chaos`, from its command line to what it asks an API server for."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,10 @@ from rljob_cli.chaos.schedule import Planned
 from rljob_cli.chaos.seen import ROLES, Inside, Seen
 from rljob_cli.cluster.chaos_verb import InCluster
 from rljob_cli.cluster.cluster import ClusterError, connect
+from rljob_cli.jobs.job_logs import Log
 from rljob_cli.jobs.jobs import Manifest
 from rljob_cli.main import app
+from rljob_trainer.rundir.journal import Record
 from support.api.sample_rljob_status import SAMPLE
 from support.cli.answers import ERROR, STDOUT, Answers, page, refusal
 from support.cli.sample_job import job, raw
@@ -27,7 +29,7 @@ from support.cli.sample_job import job, raw
 JOB = "apis/rljob.dev/v1alpha1/namespaces/ml/rljobs/sums"
 PODS, NAMESPACE = "api/v1/namespaces/ml/pods", "api/v1/namespaces/ml"
 DONE = ERROR + b'{"status": "Success"}'
-NOTHING = {"processes": {role: [] for role in ROLES}, "hit": None, "step": None}
+NOTHING = {"processes": {role: [] for role in ROLES}, "hit": None, "step": None, "refused": [], "unequal": []}
 Run = Callable[..., Result]
 
 
@@ -204,13 +206,47 @@ def test_an_answer_without_end_is_cut(world: InCluster, answers: Answers, monkey
 
 def test_the_journal_is_read_on_the_head(world: InCluster, answers: Answers):
     answers.frames = [STDOUT + b"{}\n", DONE]
-    assert world.journal() == b"{}\n"
+    assert world.journal(()) == [b"{}\n"]
     (asked,) = [each for each in answers.asked if each.path.endswith("/exec")]
     assert asked.query.getall("command")[-1] == "/runs/arithmetic/journal.jsonl"  # type: ignore[attr-defined]
 
 
-def test_the_names_of_all_pods_are_known(world: InCluster):
-    assert world.pods() == ["head", "engines", "learner"]
+def follows(step: int) -> bytes:
+    return Record("continued", step, (), f"iter_{step:07d}", 8, 8, ()).line()
+
+
+@pytest.mark.parametrize(
+    ("known", "largest", "until"),
+    [((), 2**20, [30, 20, 10]), ({20}, 2**20, [30]), ({30}, 2**20, []), ((), 220, [30])],
+)
+def test_full_files_of_the_journal_are_read_once_and_within_a_bound(
+    world: InCluster, monkeypatch: pytest.MonkeyPatch, known: Collection[int], largest: int, until: list[int]
+):
+    files = {"journal.jsonl": follows(30), "until-0000030.jsonl": follows(20), "until-0000020.jsonl": follows(10)}
+    files["until-0000010.jsonl"] = b'{"event":"consumed","step":9,"prompts":[]}\n'
+    asked: list[str] = []
+
+    def read(cluster: object, of: object, log: Log, follow: bool, tail: int | None) -> Iterator[bytes]:
+        asked.append(log.file)
+        yield files[log.file.rpartition("/")[2]]
+
+    monkeypatch.setattr("rljob_cli.cluster.verbs.read", read)
+    monkeypatch.setattr("rljob_cli.cluster.chaos_verb.LARGEST", largest)
+    found = world.journal(known)
+    directory = "/runs/arithmetic"
+    assert asked[: 1 + len(until)] == [
+        f"{directory}/journal.jsonl",
+        *(f"{directory}/journal/until-{step:07d}.jsonl" for step in until),
+    ]
+    assert found[-1] == files["journal.jsonl"]
+    assert (len(found), sum(map(len, found)) <= largest) == (1 + len(until), True)
+
+
+def test_the_grace_period_of_each_pod_is_known(world: InCluster, answers: Answers):
+    patient = pod("head", "headgroup")
+    patient["spec"]["terminationGracePeriodSeconds"] = 120
+    answers.get(PODS, page(patient, pod("learner", "trainer")))
+    assert world.pods() == {"head": 120.0, "learner": 30.0}
 
 
 def test_ctrl_c_says_how_far_it_came(rljob: Run, monkeypatch: pytest.MonkeyPatch):
@@ -229,7 +265,7 @@ def test_an_experiment_that_hits_nothing_is_no_success(rljob: Run, monkeypatch: 
     head = Inside(nothing, None, 12, 1.0)
     monkeypatch.setattr(InCluster, "look", lambda world: Seen(next(times), job(engines=JobEngines()), {"head": head}))
     monkeypatch.setattr(InCluster, "hit", lambda world, planned: None)
-    monkeypatch.setattr(InCluster, "journal", lambda world: None)
+    monkeypatch.setattr(InCluster, "journal", lambda world, known: [])
     shown = rljob("--yes", "--every", "1s", "--for", "9s", "--faults", "router-kill", "--seed", "1")
     assert "router-kill  left out: nothing runs that it could hit" in shown.stdout
     assert (shown.exit_code, "no fault was made" in shown.stdout) == (Exit.NOT_FOUND, True)
