@@ -155,7 +155,7 @@ def _with(made: Injected, before: Seen, hit: Hit, seen: Seen) -> Injected:
     detected_s = after_s if made.detected_s is None and notes else made.detected_s
     stepped_s = seen.stepped_at_s - hit.at_s
     next_step_s, since_s = made.next_step_s, made.since_s
-    if seen.job.status.attempt > made.attempt:  # what the attempt before did until its end is no recovery
+    if seen.job.status.attempt > made.attempt:  # what the attempt before did until its end does not count
         next_step_s, since_s = None, after_s
     next_step_s = stepped_s if next_step_s is None and stepped_s > since_s else next_step_s
     is_over = detected_s is not None and next_step_s is not None and seen.is_well
