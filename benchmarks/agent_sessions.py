@@ -143,15 +143,17 @@ def main() -> None:
     sessions = arguments.sessions or (8 if small else 512)
     context = course.tokens
     job = manifest(bench, model, sessions, context)
-    commands = [engine_command(job.spec, model, max(1, cores() // arguments.engines))] * arguments.engines
-    if bench.on_gpu:
-        commands = [with_cache(command, model, arguments.engines) for command in commands]
+    command = engine_command(job.spec, model, max(1, cores() // arguments.engines))
+    command = with_cache(command, bench, model, arguments.engines, sessions * context)
     players = Players(arguments.players or max(1, min(4, cores() // 4)))  # start while engines start
     servers = [server(bench, number) for number in range(arguments.engines)]
     try:
         with ThreadPoolExecutor() as starting:
             urls = [
-                each.url for each in starting.map(EngineServer.start, servers, commands, [DEADLINE_S] * len(servers))
+                each.url
+                for each in starting.map(
+                    EngineServer.start, servers, [command] * len(servers), [DEADLINE_S] * len(servers)
+                )
             ]
         said(f"engines have started after {time.monotonic() - began:.0f} s")
         found = asyncio.run(measured(job, model, urls, sessions, course, players, arguments))
@@ -215,13 +217,17 @@ def manifest(bench: Bench, model: Path, sessions: int, context: int) -> RLJob:
     return load(yaml.safe_dump(bench.job("agent-sessions", model, rollout=change, placement="Disaggregated")))
 
 
-def with_cache(command: EngineCommand, model: Path, engines: int) -> EngineCommand:
-    """Limit an engine's cache to its share of a GPU: engines that start together see each other's memory as free."""
-    shape = json.loads((model / "config.json").read_text())
-    bytes_per_token = 2 * 2 * shape["num_hidden_layers"] * shape["num_key_value_heads"] * shape["head_dim"]
-    on_one = -(-engines // torch.cuda.device_count())
-    memory = torch.cuda.get_device_properties(0).total_memory
-    tokens = int(CACHE_SHARE * memory / on_one / bytes_per_token)
+def with_cache(command: EngineCommand, bench: Bench, model: Path, engines: int, tokens: int) -> EngineCommand:
+    """Limit an engine's cache to its share of a GPU: engines that start together see each other's memory as free.
+
+    On a CPU it gets room for all sessions, `tokens` in all.
+    """
+    if bench.on_gpu:
+        shape = json.loads((model / "config.json").read_text())
+        bytes_per_token = 2 * 2 * shape["num_hidden_layers"] * shape["num_key_value_heads"] * shape["head_dim"]
+        on_one = -(-engines // torch.cuda.device_count())
+        memory = torch.cuda.get_device_properties(0).total_memory
+        tokens = int(CACHE_SHARE * memory / on_one / bytes_per_token)
     return replace(command, arguments={**command.arguments, "max-total-tokens": tokens})
 
 
