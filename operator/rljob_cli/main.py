@@ -248,7 +248,9 @@ def test(
     raise typer.Exit(reward.test(job, rows, response or (), responses, output))
 
 
-rollout_app = typer.Typer(help="Test the rollouts of a manifest.", no_args_is_help=True, rich_markup_mode=None)
+rollout_app = typer.Typer(
+    help="Test the rollouts of a manifest; show those of a run.", no_args_is_help=True, rich_markup_mode=None
+)
 app.add_typer(rollout_app, name="rollout")
 
 
@@ -271,6 +273,31 @@ def rollout_test(
     from rljob_cli.trials import rollout
 
     raise typer.Exit(rollout.test(job, rows, samples, greedy, url, output))
+
+
+@rollout_app.command("show", epilog="Example: rljob rollout show runs/job; rljob rollout show job --step 3 --sample 7")
+def rollout_show(
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="Run directory, name of a run below runs, or a file of rollouts.")
+    ],
+    step: Annotated[
+        int | None, typer.Option("--step", min=0, help="Step, from 0; default: the last one.", show_default=False)
+    ] = None,
+    sample: Annotated[
+        int | None,
+        typer.Option("--sample", min=0, help="Show this sample turn by turn; default: a table.", show_default=False),
+    ] = None,
+    tokens: Annotated[bool, typer.Option("--tokens", help="Show the sample token by token.")] = False,
+    page: Annotated[int, typer.Option("--page", min=1, help="Page of 50 samples, or of 200 tokens.")] = 1,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show samples that a run has kept (spec.debug.dumpRollouts)."""
+    if tokens and sample is None:
+        raise typer.BadParameter("tokens are those of one sample; add --sample N", param_hint="--tokens")
+    from rljob_cli.records import trajectories
+
+    wanted = trajectories.Wanted(step, sample, tokens, page)
+    raise typer.Exit(trajectories.show(run, wanted, output))
 
 
 @app.command(

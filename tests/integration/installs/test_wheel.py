@@ -37,6 +37,7 @@ WITH_ANOTHER_EXTRA = {
     "report": (["."], "trainer"),
     "reward test": ([JOB], "trainer"),
     "rollout test": ([JOB], "trainer"),
+    "rollout show": (["."], "trainer"),
     "inspect": (["."], "trainer"),
     "convert": ([".", "out"], "trainer"),
     "doctor": ([JOB], "doctor"),

@@ -46,6 +46,7 @@ END_NO_RUN = {
     "learners/rank/conversion.py": {"ConversionError"},
     "reporting/reading/history.py": {"NotARunError"},
     "rundir/inspection.py": {"NothingFoundError"},
+    "rundir/trajectories.py": {"NothingKeptError"},
 }
 
 

@@ -15,9 +15,10 @@ the reader has the questions.
 Axes: G samples of one prompt, T tokens.
 """
 
+import io
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,8 @@ OF_AGENTS = ("branches", "reward")
 SAMPLE_FIELDS = tuple(field.name for field in fields(Sample) if field.name not in ("experts", *OF_AGENTS))
 BRANCH_FIELDS = tuple(field.name for field in fields(Branch) if field.name != "experts")
 """without the experts of a rollout, which would be most of a file"""
+MOST_OF_A_GROUP = 1 << 30
+"""of a line that is read by itself [bytes]"""
 REWARD_FIELDS = tuple(field.name for field in fields(ScoredGroup) if field.name != "group")
 DIGEST = "xxh3_128"
 
@@ -112,6 +115,37 @@ class Dump:
     def _absent(self, step: int, there: Sequence[int]) -> str:
         found = f"steps {there[0]} to {there[-1]}" if there else "no rollouts at all"
         return f"{self.path(step)}: step {step} is not there; {self.directory} has {found}"
+
+    def lines(self, step: int) -> Iterator[dict[str, Any]]:
+        """Yield the header and the lines of the groups, of which one is in memory at a time.
+
+        Raises DumpError; damage that only the digest shows, behind the last line.
+        """
+        where, digest, last = f"{self.path(step)}: step {step}", xxhash.xxh3_128(), b""
+        for number, line in enumerate(self._stored_lines(step, where), 1):
+            if last:
+                yield _object(last, f"{where}, line {number - 1}")
+                digest.update(last)
+            elif number == 1:
+                _check_header(_object(line, f"{where}, line 1"), step, where)
+            last = line
+        if _object(last or b"{}", where) != {DIGEST: digest.hexdigest()}:
+            raise DumpError(f"{where}: damaged or cut off: expected a last line with the {DIGEST} of all before it")
+
+    def _stored_lines(self, step: int, where: str) -> Iterator[bytes]:
+        try:
+            with (
+                pyarrow.input_stream(str(self.path(step)), compression="zstd") as stream,
+                io.BufferedReader(stream) as lines,
+            ):
+                while line := lines.readline(MOST_OF_A_GROUP + 1):
+                    if len(line) > MOST_OF_A_GROUP:
+                        raise DumpError(f"{where}: a line has more than {MOST_OF_A_GROUP} bytes")
+                    yield line
+        except FileNotFoundError as error:
+            raise DumpError(self._absent(step, self.steps())) from error
+        except (OSError, pyarrow.ArrowException) as error:
+            raise DumpError(f"{where}: expected JSON lines compressed with zstd: {error}") from error
 
     def whole(self, step: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """Return the header and the lines of the groups; raise DumpError unless the file is whole and of this step."""
@@ -198,14 +232,15 @@ def _group(line: dict[str, Any], prompt: Prompt, where: str) -> ScoredGroup:
         if asked.get(name) != getattr(prompt, name):
             wanted, found = (json.dumps(value)[:80] for value in (getattr(prompt, name), asked.get(name)))
             raise DumpError(f"{where}: expected prompt {prompt.uid} with {name} {wanted}, found {found}")
-    samples = tuple(_sample(sample, where) for sample in line["samples"])
+    samples = tuple(sample_of(sample, where) for sample in line["samples"])
     judged = {name: value for name, value in line.items() if name not in ("prompt", "samples")}
     if judged.keys() != set(REWARD_FIELDS):
         raise DumpError(f"{where}: expected {', '.join(REWARD_FIELDS)}, found {', '.join(judged)}")
     return ScoredGroup(Group(prompt, samples), **{name: _tuples(value) for name, value in judged.items()})
 
 
-def _sample(sample: dict[str, Any], where: str) -> Sample:
+def sample_of(sample: dict[str, Any], where: str) -> Sample:
+    """Return a sample as it was written; `where` begins messages. Raises DumpError."""
     if sample.keys() - set(OF_AGENTS) != set(SAMPLE_FIELDS):  # of a time when samples had other fields
         raise DumpError(f"{where}: expected samples with {', '.join(SAMPLE_FIELDS)}, found {', '.join(sample)}")
     parts = {
@@ -231,6 +266,17 @@ def _tuples(value: Any) -> Any:
 def _line(content: Mapping[str, Any]) -> bytes:
     # json writes the shortest decimal that reads back to the same double, and lone surrogates as escapes.
     return json.dumps(content, separators=(",", ":")).encode("ascii") + b"\n"
+
+
+def _object(line: bytes, where: str) -> dict[str, Any]:
+    """Return a line as an object. Raises DumpError."""
+    try:
+        content = json.loads(line)
+    except ValueError as error:
+        raise DumpError(f"{where}: damaged or cut off: not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise DumpError(f"{where}: expected an object, found {line[:80]!r}")
+    return content
 
 
 def _promised(header: Mapping[str, Any]) -> int | str:
