@@ -58,6 +58,23 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True)
+class Answer:
+    """What the model has said to one request of an agent, or what other weights have continued it with."""
+
+    begin: int
+    """place of its first token among those of the sample"""
+    tokens: int
+    finish_reason: str
+    engine: str
+    began: float
+    """unix time of its request [s]"""
+    seconds: float
+    """from the request to the whole answer"""
+    calls: tuple[str, ...] = ()
+    """names of the functions that it calls"""
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
     """One response to a prompt."""
 
@@ -87,6 +104,8 @@ class Sample:
     """the sequences that `tokens_T` consists of, in order; empty: it is one, behind the prompt of its group"""
     reward: float | None = None
     """from the agent that made it; None: it is judged"""
+    answers: tuple[Answer, ...] = field(default=(), compare=False)
+    """to each request of the agent, in the order of their tokens; empty: no agent made it"""
 
     @property
     def own_T(self) -> tuple[bool, ...]:

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rljob_trainer.rundir.trajectories import Author, Piece, Row, Trajectory, pieces, row
+from rljob_trainer.samples import Answer
 
 ROWS = 50
 """samples of a page"""
@@ -19,7 +20,10 @@ TOKENS = 200
 """tokens of a page"""
 MOST_TEXT = 4000
 """characters of a part; JSON has all"""
-COLUMNS = ("sample", "prompt", "turns", "branches", "tokens", "trained", "reward", "ended", "weights", "engine")
+COLUMNS = (
+    *("sample", "prompt", "turns", "calls", "branches", "tokens", "trained", "reward", "ended", "weights", "engine"),
+    "seconds",
+)
 TOKEN_COLUMNS = ("place", "author", "token", "log-probability", "weights", "trained on")
 
 
@@ -53,6 +57,7 @@ def page_as_table(page: Page) -> RenderableType:
             str(each.number),
             each.prompt,
             str(each.turns),
+            str(each.calls),
             str(each.branches),
             str(each.tokens),
             "dropped" if each.dropped else str(each.trained_tokens),
@@ -60,6 +65,7 @@ def page_as_table(page: Page) -> RenderableType:
             "cut off" if each.cut_off else each.finish_reason,
             "+".join(map(str, each.versions)),
             each.engine,
+            "" if each.seconds is None else f"{each.seconds:.2f}",
         )
     return Group(table, Text(""), *map(Text, _around(page)))
 
@@ -79,8 +85,10 @@ def as_json(step: int, trajectory: Trajectory) -> str:
 def as_text(step: int, trajectory: Trajectory) -> RenderableType:
     """Return a trajectory turn by turn: who wrote what, how many tokens, by which weights, and how likely."""
     shown: list[RenderableType] = [Text(_headline(step, trajectory), style="bold")]
+    first = min((answer.began for answer in trajectory.sample.answers), default=0.0)
     for piece in pieces(trajectory):
-        shown += [Text(""), Text(_about(piece), style="bold" if piece.author is Author.MODEL else "dim")]
+        about = "; ".join((_about(piece), *(_answered(answer, first) for answer in piece.answers)))
+        shown += [Text(""), Text(about, style="bold" if piece.author is Author.MODEL else "dim")]
         shown.append(Text(_visible(_shortened(piece.text)), style="" if piece.author is Author.MODEL else "dim"))
     return Group(*shown)
 
@@ -125,6 +133,11 @@ def _headline(step: int, trajectory: Trajectory) -> str:
             f"{_counted(facts.turns, 'turn')}, {_counted(facts.branches, 'branch', 'branches')}",
             f"cut off ({facts.finish_reason})" if facts.cut_off else facts.finish_reason,
             trained,
+            *(
+                []
+                if facts.seconds is None
+                else [f"{facts.seconds:.2f} s, {facts.model_seconds:.2f} s of them the model's"]
+            ),
         )
     )
 
@@ -139,6 +152,12 @@ def _about(piece: Piece) -> str:
     made = weights if len(piece.versions) > 1 else weights.partition(" ")[0]
     mean = f", mean log-probability {fsum(piece.logprobs_T) / len(piece.logprobs_T):.4f}" if piece.logprobs_T else ""
     return f"model: {tokens}, weights {made}{mean}{'' if piece.trained else ', not trained on'}"
+
+
+def _answered(answer: Answer, first: float) -> str:
+    """Return when an answer was asked for, after the first request, how long it took, and what it calls."""
+    calls = f", calls {', '.join(answer.calls)}" if answer.calls else ""
+    return f"asked at {answer.began - first:.2f} s, {answer.seconds:.2f} s by {answer.engine}{calls}"
 
 
 def _around(page: Page) -> Iterator[str]:

@@ -10,7 +10,7 @@ Axes: T tokens.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, groupby
 
 from rljob_api.sections import Branches
@@ -20,7 +20,7 @@ from rljob_trainer.gateway.client import GatewayError
 from rljob_trainer.gateway.record import Record
 from rljob_trainer.gateway.tree import Turn, leaves, path
 from rljob_trainer.generator import GenerationFailedError, RolloutTimeoutError
-from rljob_trainer.samples import Branch, Sample, Segment
+from rljob_trainer.samples import Answer, Branch, Sample, Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,7 @@ def _sample(record: Record, returned: Returned, counting: Counting) -> Sample:
         carried=versions if len(versions) > 1 else (),
         branches=tuple(part.branch for part in parts),
         reward=returned.reward,
+        answers=tuple(_answers(parts)),
     )
 
 
@@ -99,6 +100,8 @@ class Part:
 
     branch: Branch
     stretches: tuple[Stretch, ...]
+    answers: tuple[Answer, ...]
+    """those among its own tokens, with their places there"""
 
 
 def parted(turns: Sequence[Turn], counted: Branches) -> Iterator[Part]:
@@ -123,7 +126,25 @@ def parted(turns: Sequence[Turn], counted: Branches) -> Iterator[Part]:
             asked_tokens=sum(asked_tokens(way, len(shared))),
             cached_tokens=sum(turn.cached for turn in new if turn.given_T),
         )
-        yield Part(branch, tuple(rest))
+        before_T = sum(len(each.tokens_T) for each in prompt)
+        yield Part(branch, tuple(rest), tuple(each for each in _placed(new, -before_T) if each.begin >= 0))
+
+
+def _placed(turns: Sequence[Turn], begin: int) -> Iterator[Answer]:
+    """Yield answers; the first token of what the first one was given is at `begin`."""
+    for turn in turns:
+        begin += len(turn.given_T)
+        made = (turn.finish_reason, turn.engine, turn.began, turn.seconds, turn.calls)
+        yield Answer(begin, len(turn.tokens_T), *made)
+        begin += len(turn.tokens_T)
+
+
+def _answers(parts: Sequence[Part]) -> Iterator[Answer]:
+    """Yield the answers of all branches with their places in the sample."""
+    begin = 0
+    for part in parts:
+        yield from (replace(each, begin=begin + each.begin) for each in part.answers)
+        begin += part.branch.length
 
 
 def asked_tokens(way: Sequence[Turn], first: int) -> Iterator[int]:

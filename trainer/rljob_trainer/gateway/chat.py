@@ -147,6 +147,8 @@ class Asked:
     demand: str
     """what is asked"""
     tokens: TokenRequest
+    began: tuple[float, float] = (0.0, 0.0)
+    """when the request came: unix time, and on the gateway's clock [s]"""
 
     def continued(self) -> "Asked":
         """Return the same for what follows the first part of its answer."""
@@ -161,6 +163,8 @@ class Said:
     """of the history that ends with it"""
     parts: tuple[tuple[Continuation, str], ...]
     """of each version of the weights, and as people read it"""
+    calls: tuple[str, ...] = ()
+    """names of the functions that it calls"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +290,8 @@ class Gateway:
             for each in await self._said(session, asked.tokens, request.choices):
                 choice = self._choice(each, request, asked.tokens)
                 key = following(asked.key, _message(choice))
-                answers.append(Said(key, ((each, await self._decoded(each.tokens_T)),)))
+                said = ((each, await self._decoded(each.tokens_T)),)
+                answers.append(Said(key, said, _names(choice)))
                 choices.append(choice)
             self._commit(session, asked, answers, name, is_awaited=True)
         return replace(self._begun(name, len(asked.tokens.tokens_T)), choices=tuple(choices))
@@ -342,11 +347,13 @@ class Gateway:
 
     async def _asked(self, session: Session, request: ChatRequest, history: Sequence[str]) -> Asked:
         self._begin(session, request.choices)
+        began = (self._unix_time(), self._clock())
         parent, covered = session.tree.known(history)
         before = session.tree.tokens(parent)
         given = await asyncio.to_thread(self._given, request, before, covered)
         tokens = self._token_request(session, request, (*before, *given))
-        return Asked(parent, given, await self._decoded(given), history[-1], _demand(history, request), tokens)
+        text = await self._decoded(given)
+        return Asked(parent, given, text, history[-1], _demand(history, request), tokens, began)
 
     def _begun(self, name: str, prompt_tokens: int) -> Completion:
         return Completion(name, int(self._unix_time()), "model", prompt_tokens, ())
@@ -387,18 +394,20 @@ class Gateway:
         """Return what an answer has become: a part for each version of the weights."""
         if not answer.is_over:
             answer.cut()
-        key = following(asked.key, _message(answer.choice(wants_logprobs=False)))
-        return Said(key, tuple([(made, await self._decoded(made.tokens_T)) for made in answer.made()]))
+        choice = answer.choice(wants_logprobs=False)
+        parts = tuple([(made, await self._decoded(made.tokens_T)) for made in answer.made()])
+        return Said(following(asked.key, _message(choice)), parts, _names(choice))
 
     def _commit(self, session: Session, asked: Asked, answers: Sequence[Said], name: str, is_awaited: bool) -> None:
         """Add the turns of all answers to the tree and to the file: all of them, or none."""
         made = []
-        number = len(session.tree.turns)
+        number, seconds = len(session.tree.turns), self._clock() - asked.began[1]
         for said in answers:
             turns: list[Turn] = []
             for part, text in said.parts:
                 parent = turns[-1].number if turns else asked.parent
-                turns.append(self._turn(number, asked if not turns else asked.continued(), parent, part, text))
+                turn = self._turn(number, asked if not turns else asked.continued(), parent, part, text)
+                turns.append(replace(turn, calls=() if turns else said.calls, began=asked.began[0], seconds=seconds))
                 number += 1
             made.append(Answered(said.key, tuple(turns)))
         reply = Reply(name, asked.demand, tuple(made))
@@ -531,6 +540,10 @@ def _refusal(session: Session, error: Exception) -> RequestError:
 
 def _message(choice: Choice) -> Mapping[str, Any]:
     return assistant_message(choice.parsed.content, choice.calls)
+
+
+def _names(choice: Choice) -> tuple[str, ...]:
+    return tuple(call.name for call in choice.parsed.calls)
 
 
 def _new_name() -> str:

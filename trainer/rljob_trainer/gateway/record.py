@@ -94,7 +94,9 @@ def turn_as_json(turn: Turn) -> dict[str, Any]:
 
 def turn_from_json(content: Mapping[str, Any]) -> Turn:
     """Return the value of a JSON object."""
-    lists: dict[str, tuple[Any, ...]] = {name: tuple(content[name]) for name in ("given_T", "tokens_T", "logprobs_T")}
+    lists: dict[str, tuple[Any, ...]] = {
+        name: tuple(content[name]) for name in ("given_T", "tokens_T", "logprobs_T", "calls")
+    }
     lists["logprobs_T"] = tuple(nan if each is None else each for each in lists["logprobs_T"])  # JSON has no NaN
     lists["carried"] = tuple((version, tokens) for version, tokens in content["carried"])
     given = content["experts"]

@@ -50,6 +50,12 @@ class Turn:
     experts: npt.NDArray[np.int16] | None = field(default=None, compare=False)
     cached: int = 0
     """tokens of its prompt that the engine had from earlier requests"""
+    calls: tuple[str, ...] = ()
+    """names of the functions that it calls"""
+    began: float = field(default=0.0, compare=False)
+    """unix time of its request [s]"""
+    seconds: float = field(default=0.0, compare=False)
+    """from the request to the whole answer, also where other weights have made a part of it"""
 
     @property
     def versions(self) -> tuple[tuple[int, int], ...]:

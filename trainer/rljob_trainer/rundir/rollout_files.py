@@ -32,13 +32,13 @@ from rljob_trainer.private_files import PRIVATE
 from rljob_trainer.rundir import names
 from rljob_trainer.rundir.atomic_files import write_atomically
 from rljob_trainer.rundir.retries import PATIENT, Patience
-from rljob_trainer.samples import Branch, Group, Prompt, Sample, ScoredGroup, Segment
+from rljob_trainer.samples import Answer, Branch, Group, Prompt, Sample, ScoredGroup, Segment
 
 FORMAT, VERSION = "rljob-rollouts", 2
 DIRECTORY = names.ROLLOUTS
 """below a run's directory"""
 PROMPT_FIELDS = ("uid", "question", "text", "tokens_T", "label")
-OF_AGENTS = ("branches", "reward")
+OF_AGENTS = ("branches", "reward", "answers")
 """fields that only samples of agents have"""
 SAMPLE_FIELDS = tuple(field.name for field in fields(Sample) if field.name not in ("experts", *OF_AGENTS))
 BRANCH_FIELDS = tuple(field.name for field in fields(Branch) if field.name != "experts")
@@ -222,7 +222,7 @@ def _sample_record(sample: Sample) -> dict[str, Any]:
     record = {name: getattr(sample, name) for name in SAMPLE_FIELDS} | {"segments": segments}
     if sample.branches:
         branches = [{name: getattr(branch, name) for name in BRANCH_FIELDS} for branch in sample.branches]
-        record |= {"branches": branches, "reward": sample.reward}
+        record |= {"branches": branches, "reward": sample.reward, "answers": [*map(asdict, sample.answers)]}
     return record
 
 
@@ -246,6 +246,7 @@ def sample_of(sample: dict[str, Any], where: str) -> Sample:
     parts = {
         "segments": tuple(Segment(**segment) for segment in sample["segments"]),
         "branches": tuple(Branch(**_tuples(branch)) for branch in sample.get("branches", ())),
+        "answers": tuple(Answer(**_tuples(answer)) for answer in sample.get("answers", ())),
     }
     return Sample(**{name: _tuples(value) for name, value in (sample | parts).items()})
 

@@ -15,10 +15,12 @@ from typing import Any
 
 from rljob_trainer.rundir.missing_path import nearest
 from rljob_trainer.rundir.rollout_files import DIRECTORY, PROMPT_FIELDS, Dump, DumpError, sample_of, step_of
-from rljob_trainer.samples import Prompt, Sample
+from rljob_trainer.samples import Answer, Prompt, Sample
 
 RUNS = Path("runs")
 """where runs are whose manifest names no directory"""
+CUT = "abort"
+"""how a part of an answer ends that other weights have continued"""
 KEEPS = "spec.debug.dumpRollouts: true keeps the samples of each step"
 
 
@@ -57,6 +59,8 @@ class Row:
     """its uid"""
     turns: int
     """answers of the model"""
+    calls: int
+    """of functions, in all answers"""
     branches: int
     tokens: int
     """without the prompt's"""
@@ -68,6 +72,10 @@ class Row:
     versions: tuple[int, ...]
     """of the weights that made it"""
     engine: str
+    seconds: float | None
+    """from the first request to the last answer [s]; None: no agent made it"""
+    model_seconds: float | None
+    """of these, those until the answers were there, all answers together [s]"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +91,8 @@ class Piece:
     versions: tuple[tuple[int, int], ...] = ()
     """(version, tokens): which weights made how many, in order"""
     trained: bool = False
+    answers: tuple[Answer, ...] = ()
+    """of an agent's session, that it consists of"""
 
 
 def kept(path: Path) -> tuple[Dump, tuple[int, ...]]:
@@ -126,10 +136,12 @@ def trajectories(dump: Dump, step: int) -> Iterator[Trajectory]:
 def row(trajectory: Trajectory) -> Row:
     """Return a trajectory in figures."""
     sample = trajectory.sample
+    answers = [*_whole(sample.answers)]
     return Row(
         number=trajectory.number,
         prompt=trajectory.prompt.uid,
-        turns=sum(segment.by_model for segment in sample.segments) or 1,
+        turns=len(answers) or sum(segment.by_model for segment in sample.segments) or 1,
+        calls=sum(len(answer.calls) for answer in sample.answers),
         branches=len(sample.branches) or 1,
         tokens=len(sample.tokens_T),
         trained_tokens=sample.num_trained,
@@ -139,6 +151,8 @@ def row(trajectory: Trajectory) -> Row:
         dropped=sample.dropped,
         versions=tuple(dict.fromkeys(version for version, tokens in sample.versions if tokens)) or (sample.version,),
         engine=sample.engine,
+        seconds=_span(answers) if answers else None,
+        model_seconds=sum(answer.seconds for answer in answers) if answers else None,
     )
 
 
@@ -160,6 +174,7 @@ def pieces(trajectory: Trajectory) -> Iterator[Piece]:
                 text=asked.text if asked else prompt.text,
                 tokens_T=asked.prompt_T if asked else prompt.tokens_T,
             )
+        answers = tuple(each for each in sample.answers if begin <= each.begin < begin + length)
         part = slice(begin, begin := begin + length)
         yield Piece(
             author=Author.MODEL if by_model else Author.ENVIRONMENT,
@@ -169,12 +184,26 @@ def pieces(trajectory: Trajectory) -> Iterator[Piece]:
             logprobs_T=sample.logprobs_T[part] if by_model else (),
             versions=tuple(_runs(versions[part])) if by_model else (),
             trained=by_model and not sample.dropped,
+            answers=answers,
         )
 
 
 def _prompt(content: Mapping[str, Any]) -> Prompt:
     fields = {name: content[name] for name in PROMPT_FIELDS}
     return Prompt(**{**fields, "tokens_T": tuple(content["tokens_T"])}, metadata={})
+
+
+def _whole(answers: Sequence[Answer]) -> Iterator[Answer]:
+    """Yield answers without the parts that other weights have continued them with."""
+    before: Answer | None = None
+    for each in answers:
+        if before is None or before.finish_reason != CUT or before.began != each.began:
+            yield each
+        before = each
+
+
+def _span(answers: Sequence[Answer]) -> float:
+    return max(each.began + each.seconds for each in answers) - min(each.began for each in answers)
 
 
 def _version_of_each(sample: Sample) -> list[int]:

@@ -15,7 +15,7 @@ from rljob_api.exits import Exit
 from rljob_cli.main import app
 from rljob_cli.records import trajectory_view
 from rljob_trainer.rundir.rollout_files import Dump
-from rljob_trainer.samples import Branch, Group, Prompt, Sample, ScoredGroup, Segment
+from rljob_trainer.samples import Answer, Branch, Group, Prompt, Sample, ScoredGroup, Segment
 
 WITHOUT_THE_MODEL = """
 import sys
@@ -45,6 +45,10 @@ SESSION = Sample(
     carried=((5, 1), (6, 3)),
     branches=(Branch((1, 2, 3), "What is 19 * 21?", 4),),
     reward=1.0,
+    answers=(
+        Answer(0, 2, "stop", "engine-0", began=50.0, seconds=1.5, calls=("calculator",)),
+        Answer(3, 1, "stop", "engine-0", began=51.75, seconds=0.5),
+    ),
 )
 
 
@@ -69,9 +73,9 @@ def lines(result: Result) -> list[str]:
 
 def test_the_last_step_is_a_table(run: Path) -> None:
     assert lines(shown(run)) == [
-        "sample prompt turns branches tokens trained reward ended weights engine",
-        "0 0:17 2 1 4 3 1 stop 5+6 engine-0",
-        "1 0:17 2 1 4 dropped 0 cut off 5+6 engine-0",
+        "sample prompt turns calls branches tokens trained reward ended weights engine seconds",
+        "0 0:17 2 1 1 4 3 1 stop 5+6 engine-0 2.25",
+        "1 0:17 2 1 1 4 dropped 0 cut off 5+6 engine-0 2.25",
         "step 5, samples 0 to 1 of 2",
         "kept: 2 steps, 4 to 5",
     ]
@@ -88,19 +92,21 @@ def test_a_table_has_pages(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_sample_is_shown_turn_by_turn(run: Path) -> None:
     assert lines(shown(run, "--sample", 0)) == [
-        "step 5, sample 0, prompt 0:17, label 399, reward 1, 2 turns, 1 branch, stop, 3 tokens are trained on",
+        "step 5, sample 0, prompt 0:17, label 399, reward 1, 2 turns, 1 branch, stop, 3 tokens are trained on,"
+        " 2.25 s, 2.00 s of them the model's",
         "prompt: 3 tokens",
         "What is 19 * 21?",
-        "model: 2 tokens, weights 5 (1) then 6 (1), mean log-probability -0.5000",
+        "model: 2 tokens, weights 5 (1) then 6 (1), mean log-probability -0.5000;"
+        " asked at 0.00 s, 1.50 s by engine-0, calls calculator",
         "calculate 19 * 21",
         "environment: 1 token",
         r"\x1b[2J399",
-        "model: 1 token, weights 6, mean log-probability -0.1250",
+        "model: 1 token, weights 6, mean log-probability -0.1250; asked at 1.75 s, 0.50 s by engine-0",
         "It is 399",
     ]
     (first, *rest) = lines(shown(run, "--sample", 1))
-    assert first.endswith("cut off (length), dropped, not trained on")
-    assert "model: 1 token, weights 6, mean log-probability -0.1250, not trained on" in rest
+    assert "cut off (length), dropped, not trained on" in first
+    assert any("mean log-probability -0.1250, not trained on" in line for line in rest)
 
 
 def test_a_long_text_is_shortened_and_json_has_it(tmp_path: Path) -> None:
@@ -147,6 +153,17 @@ def test_programs_read_a_page_and_a_sample(run: Path) -> None:
         "logprobs_T": [-0.25, -0.75],
         "versions": [[5, 1], [6, 1]],
         "trained": True,
+        "answers": [
+            {
+                "begin": 0,
+                "tokens": 2,
+                "finish_reason": "stop",
+                "engine": "engine-0",
+                "began": 50.0,
+                "seconds": 1.5,
+                "calls": ["calculator"],
+            }
+        ],
     }
 
 

@@ -52,6 +52,19 @@ def test_each_turn_is_trained_on_once_behind_its_own_history():
     assert sample.num_trained == len(sample.own_logprobs) == 8
 
 
+def test_answers_keep_their_place_time_and_calls():
+    said = [replace(each, began=float(each.number), seconds=0.5, calls=(f"f{each.number}",)) for each in TURNS]
+    sample = trajectory(Returned(), Record(tuple(said)), COUNTING)
+    assert [(each.began, each.seconds, each.calls) for each in sample.answers] == [
+        (float(number), 0.5, (f"f{number}",)) for number in range(5)
+    ]
+    found = [sample.tokens_T[each.begin : each.begin + each.tokens] for each in sample.answers]
+    assert found == [(12, 13), (21, 22), (31,), (42,), (51, 52)]
+    forced = (replace(TURNS[0], trained=False), *TURNS[1:3])
+    placed = trajectory(Returned(), Record(forced), COUNTING).answers
+    assert [each.begin for each in placed] == [0, 3], "an answer in the prompt has no place"
+
+
 def test_the_last_branch_alone_has_all_its_turns():
     sample = trajectory(Returned(), Record(TURNS[:4]), replace(COUNTING, branches=Branches.LAST))
     t, f = True, False

@@ -34,6 +34,23 @@ def test_a_call_is_read_and_its_tokens_stay_as_they_were_sampled(serve):
     assert "search" not in two.given
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_turn_has_the_names_of_its_calls_and_the_time_of_its_request(serve, stream):
+    now = [0.0]
+
+    def slow(before):
+        now[0] += 2.5
+        return Says(f"{CALL}\n{CALL}")
+
+    served = serve(slow, parsers=Parsers(tools="qwen25"), clock=lambda: now[0])
+    served.gateway._unix_time = lambda: 1.7e9
+    with served.client() as client:
+        asked = client.chat.completions.create(model="any", messages=[ASKED], tools=[SEARCH], stream=stream)
+        list(asked)
+    (turn,) = served.turns
+    assert (turn.calls, turn.began, turn.seconds) == (("search", "search"), 1.7e9, 2.5)
+
+
 def test_a_stream_has_calls_too(serve):
     served = serve([Says(CALL)], parsers=Parsers(tools="qwen25"))
     with served.client() as client:

@@ -22,6 +22,7 @@ MORE = {"role": "user", "content": "And 2 + 2?"}
 NAME = "0123456789abcdef"
 EXPERTS = np.arange(8, dtype=np.int16)
 TURN = Turn(0, None, (1, 2), "q", (3, 4), (-0.5, -1.5), "a<end>", "a", 7, "engine-0", "stop", experts=EXPERTS)
+TURN = replace(TURN, calls=("look", "add"), began=1.7e9, seconds=0.25)
 REPLY = Reply("chatcmpl-1", "wanted", (Answered("key", (TURN, replace(TURN, number=1, parent=0, carried=((6, 1),)))),))
 MET = Condition(over="turns", refused=2, first_refusal="no", cut_off=1)
 
@@ -55,7 +56,9 @@ def test_what_was_noted_is_read_back(file, tmp_path):
     file.asked("chatcmpl-2")
     found = kept(tmp_path)
     assert (found.key, found.opening, found.answers) == ("secret", OPENING, list(REPLY.answers))
-    assert np.array_equal(found.answers[0].turns[0].experts, EXPERTS)
+    turn = found.answers[0].turns[0]
+    assert np.array_equal(turn.experts, EXPERTS)
+    assert (turn.began, turn.seconds) == (1.7e9, 0.25)
     assert found.stored == {"resp_1": (ASKED, MORE), "resp_2": (ASKED, MORE, ASKED)}
     assert (found.condition, list(found.under_way)) == (MET, ["chatcmpl-2"])
     assert found.waiting == {"chatcmpl-1": REPLY}

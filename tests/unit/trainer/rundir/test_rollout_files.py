@@ -17,7 +17,7 @@ from rljob_trainer.data.read_ahead import Held
 from rljob_trainer.rollouts.recorded import Dumping, Replay
 from rljob_trainer.rundir.journal import Journal
 from rljob_trainer.rundir.rollout_files import Dump, DumpError
-from rljob_trainer.samples import Branch, Group, Prompt, Sample, ScoredGroup, Segment
+from rljob_trainer.samples import Answer, Branch, Group, Prompt, Sample, ScoredGroup, Segment
 
 MADE = {"spec.rollout.samplesPerPrompt": 2, "spec.rollout.sampling": {"temperature": 1.0}}
 PROMPTS = tuple(Prompt(f"0:{row}", f"{row} + 1 =", f"Q: {row} + 1 =", (row, 7), str(row + 1), {}) for row in range(8))
@@ -89,16 +89,32 @@ def test_who_wrote_which_tokens_is_kept(tmp_path):
 
 def test_every_field_of_a_sample_is_kept_but_its_experts(tmp_path):
     (line,) = [json.loads(line) for line in content(dumped(tmp_path)).splitlines()[1:2]]
-    assert set(line["samples"][0]) == {field.name for field in fields(Sample)} - {"experts", "branches", "reward"}
+    assert set(line["samples"][0]) == {field.name for field in fields(Sample)} - {
+        "experts",
+        "branches",
+        "reward",
+        "answers",
+    }
 
 
 def test_branches_and_the_reward_of_an_agent_are_kept(tmp_path):
     dump = Dump(tmp_path)
     branches = (Branch((1, 2), "Q", 1), Branch((1, 7, 3), "Q, again", 1))
-    made = replace(sample(), branches=branches, reward=0.1, segments=(Segment(2, "78", True),))
+    answers = (Answer(0, 1, "stop", "engine-0", 1.7e9, 0.25, ("look",)), Answer(1, 1, "length", "engine-0", 1.8e9, 0.1))
+    made = replace(sample(), branches=branches, reward=0.1, segments=(Segment(2, "78", True),), answers=answers)
     dump.write(0, [[scored(PROMPTS[0], made, replace(made, reward=None))]], MADE)
     (read,) = dump.read(0, MADE).groups(0, PROMPTS[:1])
     assert read.group.samples_G == (made, replace(made, reward=None))
+    assert [each.answers for each in read.group.samples_G] == [answers, answers]
+
+
+def test_samples_of_agents_without_answers_are_read_as_they_were_written_before(tmp_path):
+    dump = Dump(tmp_path)
+    made = replace(sample(), branches=(Branch((1, 2), "Q", 2),))
+    dump.write(3, [[scored(PROMPTS[0], made)]], MADE)
+    body = content(dump).replace(b',"answers":[]', b"").splitlines(keepends=True)[:-1]
+    put(dump, b"".join(body) + b'{"xxh3_128":"%s"}\n' % xxhash.xxh3_128_hexdigest(b"".join(body)).encode())
+    assert dump.read(3, MADE).groups(0, PROMPTS[:1])[0].group.samples_G == (made,)
 
 
 def test_numbers_that_are_not_numbers_survive(tmp_path):

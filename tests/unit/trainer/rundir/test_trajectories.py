@@ -10,7 +10,7 @@ import pytest
 from rljob_trainer.rundir import rollout_files
 from rljob_trainer.rundir.rollout_files import Dump, DumpError
 from rljob_trainer.rundir.trajectories import Author, NothingKeptError, Trajectory, kept, pieces, row, trajectories
-from rljob_trainer.samples import Branch, Group, Prompt, Sample, ScoredGroup, Segment
+from rljob_trainer.samples import Answer, Branch, Group, Prompt, Sample, ScoredGroup, Segment
 from support.trainer.saved_run import saved_run
 
 PROMPT = Prompt("0:3", "1 + 1 =", "Q: 1 + 1 =", (4, 5), "2", {})
@@ -28,6 +28,17 @@ SESSION = Sample(
     reward=0.5,
 )
 """two branches; new weights came behind the third token"""
+
+
+TIMED = replace(
+    SESSION,
+    answers=(
+        Answer(0, 2, "stop", "engine-1", began=100.0, seconds=1.5, calls=("look", "add")),
+        Answer(3, 1, "abort", "engine-1", began=103.0, seconds=2.0),
+        Answer(4, 2, "length", "engine-1", began=103.0, seconds=2.0),
+    ),
+)
+"""its last answer is of two weights"""
 
 
 def step(directory: Path, *groups: ScoredGroup) -> Dump:
@@ -71,6 +82,21 @@ def test_the_row_of_a_session_counts_turns_branches_and_weights() -> None:
     facts = row(Trajectory(7, PROMPT, SESSION, 0.5))
     assert (facts.turns, facts.branches, facts.tokens, facts.trained_tokens) == (3, 2, 6, 5)
     assert (facts.versions, facts.cut_off, facts.dropped) == ((4, 5), True, False)
+
+
+def test_the_row_of_a_session_has_its_calls_and_its_time() -> None:
+    facts = row(Trajectory(7, PROMPT, TIMED, 0.5))
+    assert (facts.turns, facts.calls) == (2, 2), "what other weights have continued is one answer"
+    assert (facts.seconds, facts.model_seconds) == (5.0, 3.5)
+    untimed = row(Trajectory(7, PROMPT, SESSION, 0.5))
+    assert (untimed.calls, untimed.seconds, untimed.model_seconds) == (0, None, None)
+
+
+def test_answers_stand_at_the_pieces_that_they_made(tmp_path: Path) -> None:
+    (read,) = trajectories(step(tmp_path, scored(TIMED)), 3)
+    assert read.sample.answers == TIMED.answers
+    first, second, third = TIMED.answers
+    assert [each.answers for each in pieces(read)] == [(), (first,), (), (second,), (), (third,)]
 
 
 def test_a_response_without_an_environment_is_one_turn() -> None:
