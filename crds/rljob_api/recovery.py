@@ -17,7 +17,7 @@ import signal
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from rljob_api.control import Decision, EngineState, EngineStatus, Status
+from rljob_api.control import OF_EACH_STEP, Decision, EngineState, EngineStatus, Status
 from rljob_api.exits import Cause, Exit
 from rljob_api.sections import Recovery
 
@@ -52,6 +52,8 @@ ATTEMPTS_ON_A_CLUSTER = 2
 
 SHORTEST_STALL_S = 60.0
 STALL_FACTOR = 10.0
+START_FACTOR = 2.0
+"""of the longest phase of all, mostly the start: how long a step may be silent that is far shorter"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,13 +279,17 @@ def signs_of_life(status: Status) -> Hashable:
 def stall_deadline_s(status: Status | None, recovery: Recovery, shortest_s: float = SHORTEST_STALL_S) -> float:
     """Return how long a driver may go without a sign of life before it counts as stalled [s].
 
-    Until its first step, and while no engine serves, it is allowed the time that an engine gets to start. None stands
-    for a driver that never answered.
+    Until its first step, and while no engine serves, it is allowed the time that an engine gets to start. A phase that
+    each step has is measured by such phases: a start takes a minute where a step takes a second. None stands for a
+    driver that never answered.
     """
-    longest_phase_s = status.longest_phase_seconds if status else 0.0
-    adaptive_s = max(shortest_s, STALL_FACTOR * longest_phase_s)
+    longest_s = status.longest_phase_seconds if status else 0.0
+    adaptive_s = max(shortest_s, STALL_FACTOR * longest_s)
     if status is None or not status.progress.last_step_seconds or not _is_served(status.engines):
         return max(adaptive_s, recovery.start_timeout_seconds)
+    of_steps_s = status.longest_step_phase_seconds
+    if of_steps_s and status.phase in OF_EACH_STEP:
+        return max(shortest_s, STALL_FACTOR * of_steps_s, START_FACTOR * longest_s)
     return adaptive_s
 
 

@@ -317,6 +317,10 @@ def stepping(longest_phase_s: float, state: EngineState = EngineState.HEALTHY) -
     return Status(longest_phase_seconds=longest_phase_s, progress=progress, engines=(engine(state=state),))
 
 
+def in_a_step(phase: str, of_steps_s: float, longest_s: float, state: EngineState = EngineState.HEALTHY) -> Status:
+    return stepping(longest_s, state).model_copy(update={"phase": phase, "longest_step_phase_seconds": of_steps_s})
+
+
 @pytest.mark.parametrize(
     ("status", "deadline_s"),
     [
@@ -328,6 +332,12 @@ def stepping(longest_phase_s: float, state: EngineState = EngineState.HEALTHY) -
         (Status(engines=(engine(state=EngineState.HEALTHY),)), 300),
         (stepping(1.0, EngineState.DEAD), 300),
         (stepping(1.0, EngineState.STARTING), 300),
+        (in_a_step("rollout", of_steps_s=2.0, longest_s=20.0), 60),
+        (in_a_step("rollout", of_steps_s=2.0, longest_s=70.0), 140),
+        (in_a_step("train", of_steps_s=30.0, longest_s=70.0), 300),
+        (in_a_step("rollout", of_steps_s=0.0, longest_s=70.0), 700),  # an older driver
+        *((in_a_step(phase, of_steps_s=2.0, longest_s=70.0), 700) for phase in ("start", "checkpoint", "evaluate")),
+        (in_a_step("rollout", of_steps_s=2.0, longest_s=70.0, state=EngineState.DEAD), 700),
     ],
 )
 def test_a_driver_is_stalled_by_the_measure_of_its_own_phases(status, deadline_s):

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rljob_api.control import Decision, Incident, Status
+from rljob_api.control import OF_EACH_STEP, Decision, Incident, Status
 
 KEPT_INCIDENTS = 100
 KEPT_DECISIONS = 200
@@ -81,7 +81,11 @@ class StatusStore:
 def _ended(status: Status, now: float) -> dict[str, object]:
     if not status.phase_since:
         return {}
-    return {"longest_phase_seconds": max(status.longest_phase_seconds, now - status.phase_since)}
+    seconds = now - status.phase_since
+    ended: dict[str, object] = {"longest_phase_seconds": max(status.longest_phase_seconds, seconds)}
+    if status.phase in OF_EACH_STEP:
+        ended["longest_step_phase_seconds"] = max(status.longest_step_phase_seconds, seconds)
+    return ended
 
 
 def _merged(incidents: tuple[Incident, ...], incident: Incident) -> tuple[Incident, ...]:

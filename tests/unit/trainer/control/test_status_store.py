@@ -41,6 +41,17 @@ def test_a_heartbeat_makes_no_revision():
     assert (status_store.status.revision, status_store.status.heartbeat) == (0, 100.0)
 
 
+def test_the_longest_phase_of_steps_is_remembered_apart_from_start_and_saves():
+    clock = Clock()
+    status_store = StatusStore(Status(), clock)
+    for phase, seconds in (("start", 60.0), ("load", 30.0), ("rollout", 4.0), ("train", 3.0), ("checkpoint", 9.0)):
+        status_store.begin(phase)
+        clock.now += seconds
+    status_store.begin("rollout")
+    status = status_store.status
+    assert (status.longest_phase_seconds, status.longest_step_phase_seconds) == (60.0, 4.0)
+
+
 def test_the_longest_phase_that_has_ended_is_remembered():
     clock = Clock()
     status_store = StatusStore(Status(), clock)
