@@ -31,6 +31,8 @@ class Injected:
     """until the status showed it [s]; None: never"""
     next_step_s: float | None = None
     """until the end of the next step, of the next attempt if there is one [s]; None: none was done"""
+    still_s: float = 0.0
+    """longest time in which no step was seen to end [s]"""
     well_s: float | None = None
     """until it was detected, a step was done, and all engines were ready [s]; None: it did not come to that"""
     said: tuple[str, ...] = ()
@@ -81,6 +83,7 @@ def line(made: Injected) -> str:
         made.target,
         _after("detected", made.detected_s),
         _after("next step", made.next_step_s),
+        _after("without a step", made.still_s),
         _after("well", made.well_s),
     ]
     said = "; ".join(map(_cut, made.said[:MOST]))
@@ -95,14 +98,14 @@ def impossible(at_s: float, fault: Fault) -> str:
 def verdict(outcome: Outcome) -> str:
     """Return the last lines: what held, or what is broken."""
     attempts = outcome.last.status.attempt - outcome.first.status.attempt
-    slowest = max((made.next_step_s for made in outcome.injected if made.next_step_s is not None), default=None)
+    still_s = max((made.still_s for made in outcome.injected), default=None)
     unread = f", without its first {outcome.unread} prompts" if outcome.unread else ""
     facts = [
         f"{len(outcome.injected)} faults in {seconds(outcome.duration_s)}",
         f"steps {outcome.first.step} to {outcome.last.step}",
         f"{attempts} more {'attempt' if attempts == 1 else 'attempts'}",
         f"journal read {outcome.journals} times{unread}",
-        *([f"at most {seconds(slowest)} to the next step"] if slowest is not None else []),
+        *([f"at most {seconds(still_s)} without a step"] if still_s is not None else []),
     ]
     if outcome.broken:
         return "\n".join(["; ".join(facts), *(f"broken: {each}" for each in outcome.broken)])

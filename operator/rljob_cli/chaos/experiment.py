@@ -158,6 +158,7 @@ def _with(made: Injected, before: Seen, hit: Hit, seen: Seen) -> Injected:
     if seen.job.status.attempt > made.attempt:  # what the attempt before did until its end does not count
         next_step_s, since_s = None, after_s
     next_step_s = stepped_s if next_step_s is None and stepped_s > since_s else next_step_s
+    still_s = min(seen.at_s - seen.stepped_at_s, after_s)  # a step in work may end although nothing goes on
     is_over = detected_s is not None and next_step_s is not None and seen.is_well
     return replace(
         made,
@@ -166,5 +167,6 @@ def _with(made: Injected, before: Seen, hit: Hit, seen: Seen) -> Injected:
         since_s=since_s,
         detected_s=detected_s,
         next_step_s=next_step_s,
+        still_s=max(made.still_s, still_s),
         well_s=after_s if is_over else None,
     )

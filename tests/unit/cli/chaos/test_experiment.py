@@ -37,6 +37,8 @@ class PlayedJob:
     ends_at_step: int = 1000
     faulty: str = ""
     now_s: float = 0.0
+    ends_step_s: float = 0.0
+    """until the step in work ends, regardless of a fault"""
     saves_s: float = 0.0
     """after a fault the attempt goes on for a while, and then another one begins; 0: it is the same one"""
     grace_s: float = 30.0
@@ -51,6 +53,8 @@ class PlayedJob:
     def look(self) -> Seen:
         self.now_s += POLL_S
         saves = self.hits and self.now_s < self.hits[-1][0] + self.saves_s
+        if self.hits and self.stepped_at_s < self.hits[-1][0] + self.ends_step_s <= self.now_s:
+            self.done, self.stepped_at_s = self.done + 1, self.hits[-1][0] + self.ends_step_s
         if saves or (self.now_s >= self.returns_at_s and self.faulty != "stands still") or not self.hits:
             before, self.done = int(self.done), min(self.ends_at_step, self.done + POLL_S / STEP_S)
             self.stepped_at_s = self.now_s if int(self.done) > before else self.stepped_at_s
@@ -181,6 +185,12 @@ def test_pods_of_a_job_that_has_ended_may_stay_for_their_grace_period(grace_s: f
     assert f"has pods after their {grace_s:.0f} s: pod-1" in done.outcome.broken[0].text
 
 
+def test_a_step_in_work_that_still_ends_does_not_hide_that_nothing_goes_on():
+    (made, *_) = ran(kinds=[Fault.ROUTER_STOP], away_s=30.0, ends_step_s=2.0).outcome.injected
+    assert made.next_step_s is not None and made.next_step_s <= 2.0
+    assert 30 - 2 * POLL_S <= made.still_s <= 30 + STEP_S
+
+
 def test_what_an_attempt_does_until_it_ends_is_no_recovery():
     (made, *_) = ran(kinds=[Fault.HEAD_DELETE], away_s=30.0, saves_s=6.0).outcome.injected
     assert made.attempt == 2
@@ -208,7 +218,7 @@ def test_a_job_that_never_trains_is_not_hit():
 def test_the_verdict_names_all_invariants_and_what_was_done():
     held, facts = account.verdict(ran().outcome).split("\n")
     assert held == f"held: {', '.join(Invariant)}"
-    assert facts.startswith("3 faults in 1m") and "0 more attempts" in facts and "to the next step" in facts
+    assert facts.startswith("3 faults in 1m") and "0 more attempts" in facts and "without a step" in facts
 
 
 def test_a_line_has_the_fault_its_target_its_times_and_what_the_status_said():
