@@ -65,3 +65,22 @@ def test_a_job_holds_while_its_processes_are_killed(kubectl: Kubectl, place: Wor
     job.until(lambda: job.step >= 2)
     kinds = "engine-kill,router-kill,rank-kill,driver-kill"
     assert len(holds(job, chaos(job, "--every=15s", "--for=80s", "--seed=3", f"--faults={kinds}"))) >= 2
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    ("plan", "kinds"),
+    [
+        ("--every=10s --for=380s --seed=5", "engine-stop,router-stop,router-kill,pod-delete,evict"),
+        ("--every=10s --for=420s --seed=1", "engine-stop,pod-delete,head-delete,evict"),
+    ],
+)
+def test_a_job_holds_while_processes_hang_and_pods_go(
+    kubectl: Kubectl, place: Workspace, plan: str, kinds: str
+) -> None:
+    job = job_with_engines_apart(kubectl, place)
+    job.until(lambda: job.step >= 2)
+    made = holds(job, chaos(job, *plan.split(), f"--faults={kinds}"))
+    assert len(made) >= 2
+    assert set(made) & {"pod-delete", "head-delete", "evict"}
