@@ -63,8 +63,8 @@ NOT_NEGATIVE = Field(ge=0, le=2**31 - 1)
 
 EFFECTIVE = ("rollout", "reward", "advantage", "train", "publish", "evaluate", "report", "other")
 """phases that advance the training"""
-OF_EACH_STEP = ("rollout", "reward", "advantage", "train", "publish", "report")
-"""phases that every step has"""
+OF_EACH_STEP = ("rollout", "reward", "advantage", "train", "report")
+"""phases that every step has, without the publication, which `weightSync.timeoutSeconds` bounds"""
 RECOVERY = "recovery"
 """part of the time of a driver: from the last record of an attempt to the start of the next one"""
 SUSPENDED = "suspended"
@@ -372,8 +372,7 @@ class Status(Message):
     longest_phase_seconds: Annotated[float, Field(ge=0)] = 0.0
     """duration of the longest phase of this attempt that has ended [s]; measures what counts as stalled"""
     longest_step_phase_seconds: Annotated[float, Field(ge=0)] = 0.0
-    """of the longest one that steps consist of, without start, load, evaluations and saves [s]; 0: none, or an older
-    driver"""
+    """of the longest one of OF_EACH_STEP [s]; 0: none, or an older driver"""
     heartbeat: float = 0.0
     """last sign of life of the main thread [unix s]"""
     progress: Progress = Progress()

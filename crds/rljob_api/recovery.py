@@ -54,6 +54,8 @@ SHORTEST_STALL_S = 60.0
 STALL_FACTOR = 10.0
 START_FACTOR = 2.0
 """of the longest phase of all, mostly the start: how long a step may be silent that is far shorter"""
+HEALING_S = 60.0
+"""beside that: until a driver notices that an engine or the router hangs, 45 s at most by default [s]"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +291,7 @@ def stall_deadline_s(status: Status | None, recovery: Recovery, shortest_s: floa
         return max(adaptive_s, recovery.start_timeout_seconds)
     of_steps_s = status.longest_step_phase_seconds
     if of_steps_s and status.phase in OF_EACH_STEP:
-        return max(shortest_s, STALL_FACTOR * of_steps_s, START_FACTOR * longest_s)
+        return min(adaptive_s, max(STALL_FACTOR * of_steps_s, START_FACTOR * longest_s + HEALING_S))
     return adaptive_s
 
 

@@ -332,11 +332,12 @@ def in_a_step(phase: str, of_steps_s: float, longest_s: float, state: EngineStat
         (Status(engines=(engine(state=EngineState.HEALTHY),)), 300),
         (stepping(1.0, EngineState.DEAD), 300),
         (stepping(1.0, EngineState.STARTING), 300),
-        (in_a_step("rollout", of_steps_s=2.0, longest_s=20.0), 60),
-        (in_a_step("rollout", of_steps_s=2.0, longest_s=70.0), 140),
+        (in_a_step("rollout", of_steps_s=2.0, longest_s=3.0), 60),
+        (in_a_step("rollout", of_steps_s=2.0, longest_s=20.0), 100),
+        (in_a_step("train", of_steps_s=2.0, longest_s=70.0), 200),
         (in_a_step("train", of_steps_s=30.0, longest_s=70.0), 300),
         (in_a_step("rollout", of_steps_s=0.0, longest_s=70.0), 700),  # an older driver
-        *((in_a_step(phase, of_steps_s=2.0, longest_s=70.0), 700) for phase in ("start", "checkpoint", "evaluate")),
+        *((in_a_step(each, of_steps_s=2.0, longest_s=70.0), 700) for each in ("start", "checkpoint", "publish")),
         (in_a_step("rollout", of_steps_s=2.0, longest_s=70.0, state=EngineState.DEAD), 700),
     ],
 )
