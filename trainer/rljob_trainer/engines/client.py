@@ -6,6 +6,7 @@ label `VERSION@ENGINE`, which SGLang repeats in every answer: so a sample knows 
 
 import asyncio
 import base64
+import json
 import math
 import re
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
@@ -408,7 +409,16 @@ class RouterClient:
 
 def open_session() -> aiohttp.ClientSession:
     """Return a session for any number of simultaneous requests; open it inside the loop that will use it."""
-    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S))
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)
+    return aiohttp.ClientSession(connector=connector, json_serialize=_written)
+
+
+def _written(content: Any) -> str:
+    """Return JSON. orjson writes the tokens of a prompt ten times as fast, but not every text."""
+    try:
+        return orjson.dumps(content).decode()
+    except TypeError:  # a text that is not Unicode, a number beyond 64 bits
+        return json.dumps(content)
 
 
 def continuations(content: Any, who: str) -> tuple[Continuation, ...]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import json
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -24,6 +25,7 @@ from rljob_trainer.engines.client import (
     Worker,
     continuations,
     each,
+    open_session,
 )
 from support.trainer.http_answers import Asked, HttpAnswers, Reply
 
@@ -166,6 +168,15 @@ ROUTER_QUESTIONS: dict[str, tuple[Question, str, str, Any]] = {
 def test_the_router_is_asked_in_its_words(question: Question, method: str, path: str, body: Any) -> None:
     _, asked = ask_router(question)
     assert asked == Asked(method, f"http://router{path}", body, 10.0)
+
+
+def test_a_request_is_written_whatever_its_text_and_numbers() -> None:
+    async def written(content: Any) -> Any:
+        async with open_session() as session:
+            return session.json_serialize(content)
+
+    for content in ({"input_ids": [1, 2], "stop": ["a\n"], "n": None}, {"stop": "\ud800"}, {"seed": 2**70}):
+        assert json.loads(asyncio.run(written(content))) == content
 
 
 def test_the_router_lists_its_workers() -> None:
