@@ -263,7 +263,7 @@ async def measured(
         gateways = Gateways(
             tuple(
                 GatewayProcess(served, arguments.out / f"sessions-gateway-{number}.log", session, "")
-                for number in range(num_gateways(sessions))
+                for number in range(num_gateways(sessions, cores()))
             )
         )
         stack.push_async_callback(gateways.stop)

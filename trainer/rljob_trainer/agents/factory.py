@@ -19,6 +19,7 @@ from rljob_trainer.data.tokenizer import load_config
 from rljob_trainer.engines.client import RouterClient
 from rljob_trainer.gateway.client import GatewayProcess, Gateways, num_gateways
 from rljob_trainer.gateway.record import Settings
+from rljob_trainer.processes.pod_limits import cores
 from rljob_trainer.reporting.losses import Losses, Outage
 
 FORGET_S = 600.0
@@ -99,7 +100,7 @@ def agents(
     sessions = min(agent.concurrency, most_at_once(spec))
     processes = tuple(
         GatewayProcess(settings, logs / f"gateway-{number}.log", session, router_key)
-        for number in range(num_gateways(sessions))
+        for number in range(num_gateways(sessions, cores()))
     )
     return Agents(spec, agent, Gateways(processes), runs(agent, logs))
 

@@ -15,9 +15,10 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from rljob_api.sizing.token_limits import new_tokens
 from rljob_trainer.conversations import turns as texts
@@ -36,6 +37,7 @@ from rljob_trainer.gateway.tree import Tree, Turn, demand, following, keys
 from rljob_trainer.generator import RolloutTimeoutError
 
 log = logging.getLogger(__name__)
+Made = TypeVar("Made")
 
 MOST_IN_FLIGHT = 512
 """requests of a gateway to engines; further ones wait"""
@@ -210,6 +212,7 @@ class Gateway:
         self._sessions: dict[str, Session] = {}
         self._room = asyncio.Semaphore(MOST_IN_FLIGHT)
         self._markers = frozenset(tokenizer.all_special_ids)
+        self._texts = ThreadPoolExecutor(1, thread_name_prefix="texts")
 
     @property
     def num_sessions(self) -> int:
@@ -350,9 +353,8 @@ class Gateway:
         began = (self._unix_time(), self._clock())
         parent, covered = session.tree.known(history)
         before = session.tree.tokens(parent)
-        given = await asyncio.to_thread(self._given, request, before, covered)
+        given, text = await self._apart(self._given, request, before, covered)
         tokens = self._token_request(session, request, (*before, *given))
-        text = await self._decoded(given)
         return Asked(parent, given, text, history[-1], _demand(history, request), tokens, began)
 
     def _begun(self, name: str, prompt_tokens: int) -> Completion:
@@ -428,10 +430,13 @@ class Gateway:
             raise RequestError(f"the session has had {session.begun} answers, and may have {self.settings.turns}")
         session.begun += answers
 
-    def _given(self, request: ChatRequest, before: Sequence[int], covered: int) -> tuple[int, ...]:
+    def _given(self, request: ChatRequest, before: Sequence[int], covered: int) -> tuple[tuple[int, ...], str]:
+        """Return what a request adds to the tokens before it, and the same as people read it."""
         if not before:
-            return self._rendering.prompt(request.messages, request.tools)
-        return self._rendering.following(request.messages[covered:], request.tools, before[-1])
+            given = self._rendering.prompt(request.messages, request.tools)
+        else:
+            given = self._rendering.following(request.messages[covered:], request.tools, before[-1])
+        return given, texts.decoded(self._tokenizer, given)
 
     def _token_request(self, session: Session, request: ChatRequest, tokens_T: tuple[int, ...]) -> TokenRequest:
         settings = self.settings
@@ -481,7 +486,11 @@ class Gateway:
         )
 
     async def _decoded(self, tokens_T: Sequence[int]) -> str:
-        return await asyncio.to_thread(texts.decoded, self._tokenizer, tokens_T)
+        return await self._apart(texts.decoded, self._tokenizer, tokens_T)
+
+    async def _apart(self, work: Callable[..., Made], *arguments: Any) -> Made:
+        """Do work with texts beside the loop. One thread: all such work goes through one process, with a lock."""
+        return await asyncio.get_running_loop().run_in_executor(self._texts, work, *arguments)
 
     def _text(self, said: Continuation, asked: TokenRequest) -> str:
         """Return an answer without what ended it; with its markers, if a parser looks for them."""

@@ -40,8 +40,8 @@ HEALTH_S = 2.0
 """for a sign of life; without a gateway a connection waits [s]"""
 POLL_S = 0.1
 SILENT_LOOKS = 30
-SESSIONS = 256
-"""trajectories at once that one process serves"""
+SESSIONS, FEWER = 256, 64
+"""trajectories at once that one process serves at most, and where there are cores for more processes"""
 MOST = 8
 
 
@@ -69,9 +69,13 @@ class OpenSession:
         return f"{self.gateway.url}/sessions/{self.name}/v1"
 
 
-def num_gateways(trajectories: int) -> int:
-    """Return how many processes serve this number of trajectories at once."""
-    return min(MOST, -(-trajectories // SESSIONS))
+def num_gateways(trajectories: int, cores: int) -> int:
+    """Return how many processes serve this number of trajectories at once, on a machine with this number of cores.
+
+    Agents of a step begin together, and a process answers one request after the other. It needs two cores, as its texts
+    are made in a separate process.
+    """
+    return min(MOST, max(-(-trajectories // SESSIONS), min(-(-trajectories // FEWER), cores // 2)))
 
 
 class GatewayProcess:

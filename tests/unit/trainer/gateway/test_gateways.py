@@ -3,9 +3,10 @@
 import asyncio
 
 import aiohttp
+import pytest
 
 from rljob_trainer.engines.gate import Gate
-from rljob_trainer.gateway.client import GatewayProcess, Gateways
+from rljob_trainer.gateway.client import GatewayProcess, Gateways, num_gateways
 from rljob_trainer.gateway.record import ADMIN_VARIABLE
 from rljob_trainer.processes.ports import free_ports
 from support.trainer.scripted_gateway import OPENING, SETTINGS
@@ -77,3 +78,21 @@ def test_a_gateway_that_does_not_answer_is_ended_once_and_holds_nothing(tmp_path
         assert process.stops == 1
 
     played(f"http://127.0.0.1:{port}", tmp_path, scene)
+
+
+@pytest.mark.parametrize(
+    ("trajectories", "cores", "processes"),
+    [
+        (1, 1, 1),
+        (64, 64, 1),
+        (65, 64, 2),
+        (256, 2, 1),
+        (257, 2, 2),
+        (512, 2, 2),
+        (512, 8, 4),
+        (512, 64, 8),
+        (9999, 1, 8),
+    ],
+)
+def test_there_are_processes_for_all_sessions_and_more_where_there_are_cores(trajectories, cores, processes):
+    assert num_gateways(trajectories, cores) == processes
