@@ -10,8 +10,10 @@ from typing import Any
 
 import pyarrow
 import pytest
+from typer.testing import CliRunner
 
 from rljob_api.exits import Exit
+from rljob_cli.main import app
 from rljob_trainer.rundir.rollout_files import Dump
 from support.trainer.whole_run import PROMPTS_PER_STEP, WholeRun, expected_journal, uids
 
@@ -93,6 +95,17 @@ def test_a_run_trains_on_what_an_agent_does(run: WholeRun) -> None:
         assert first["length"] == sum(part["length"] for part in parts[:3])
         assert second["length"] == parts[3]["length"]
         assert [part["length"] <= most for part, most in zip(parts[::2], (3, 4), strict=True)] == [True, True]
+        answers = sample["answers"]
+        assert [answer["tokens"] for answer in answers] == [part["length"] for part in parts if part["by_model"]]
+        ends = [answer["began"] + answer["seconds"] for answer in answers]
+        assert all(end <= later["began"] for end, later in zip(ends, answers[1:], strict=False)), "one after the other"
+        assert min(answer["seconds"] for answer in answers) > 0
+
+    shown = CliRunner().invoke(app, ["rollout", "show", str(run.run_directory), "--sample", "0", "--output", "json"])
+    assert shown.exit_code == Exit.OK, shown.output
+    kept = json.loads(shown.stdout)
+    assert (kept["step"], kept["turns"], kept["branches"], kept["trained_tokens"] > 0) == (1, 3, 2, True)
+    assert [part["author"] for part in kept["parts"]] == ["prompt", "model", "environment", "model", "prompt", "model"]
 
     (start,) = run.records("first_step")
     checks = {check["name"]: check["value"] for check in start["checks"]}
