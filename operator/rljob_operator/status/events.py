@@ -50,8 +50,9 @@ def events_between(old: Status, new: Status) -> Iterator[Event]:
         if before.get(condition.type) != (condition.status, condition.reason):
             bad = (condition.type, condition.status) in BAD or condition.reason == Reason.REFUSED_NOW
             yield Event("Warning" if bad else "Normal", condition.type, condition.reason, condition.message)
+    done = {(step.time, step.action, step.target, step.cause) for step in old.recovery}
     for step in new.recovery:
-        if step not in old.recovery and step.action != "GiveUp":
+        if (step.time, step.action, step.target, step.cause) not in done and step.action != "GiveUp":
             yield Event("Warning", step.action, step.action, f"{step.target}: {step.cause}")
     known = {attempt.number for attempt in old.attempts if attempt.ended is not None}
     for attempt in new.attempts:

@@ -442,7 +442,7 @@ def _recovery(
         if step.action not in COUNTED_ANEW or attempt is None or step.time >= _time(attempt.started or 0)
     }
     new = [step for step in steps if (step.action, step.target, step.cause) not in known]
-    return (*old.recovery, *new)[-MOST_STEPS_OF_RECOVERY:]
+    return tuple(_timed((*old.recovery, *new)[-MOST_STEPS_OF_RECOVERY:], attempt, reported, now))
 
 
 def _of_router(done: Sequence[RecoveryStep], reported: control.Status | None) -> Iterator[control.Incident]:
@@ -470,6 +470,35 @@ Action = Literal[
 
 COUNTED_ANEW = ("RestartEngine", "RestartRouter")
 """actions whose targets have the same names in each attempt: generations begin at 0 again"""
+
+
+def _timed(
+    steps: Sequence[RecoveryStep], attempt: AttemptRecord | None, reported: control.Status | None, now: float
+) -> Iterator[RecoveryStep]:
+    """Yield the actions, those with their time after which all is well as the driver reports."""
+    if attempt is None or reported is None or reported.attempt != attempt.number:
+        yield from steps
+        return
+    well = {
+        *(("RestartEngine", f"{each.name} generation {each.generation}") for each in _healthy(reported)),
+        *(("RestartRouter", f"{each.engine} generation {each.generation + 1}") for each in _back(reported)),
+    }
+    if reported.progress.last_step_seconds and len(_healthy(reported)) == len(reported.engines):
+        well |= {(action, f"attempt {attempt.number}") for action in ("RestartDriver", "ReplaceCluster")}
+    began = _time(attempt.started or 0)
+    for step in steps:
+        is_of_now = step.action not in COUNTED_ANEW or step.time >= began
+        if step.seconds is None and is_of_now and (step.action, step.target) in well:
+            step = step.model_copy(update={"seconds": max(0.0, round(now - step.time.timestamp(), 1))})
+        yield step
+
+
+def _healthy(reported: control.Status) -> list[control.EngineStatus]:
+    return [each for each in reported.engines if each.state is EngineState.HEALTHY]
+
+
+def _back(reported: control.Status) -> list[control.Incident]:
+    return [each for each in reported.incidents if each.engine == control.ROUTER and each.return_seconds is not None]
 
 
 def _step(time: float, action: Action, target: str, cause: str) -> RecoveryStep:

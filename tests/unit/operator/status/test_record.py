@@ -251,6 +251,51 @@ def test_a_router_that_the_driver_replaced_is_listed_once_with_an_event():
     ]
 
 
+def seconds_of(around: Surroundings) -> list[float | None]:
+    return [each.get("seconds") for each in around.status["recovery"]]
+
+
+def test_a_restart_has_the_seconds_until_all_was_well_again():
+    around = Surroundings(raw_job(recovery={"driverRestarts": 9})).to_running()
+    around.runs(running(EngineState.DEAD, EngineState.HEALTHY))
+    around.step()
+    around.now += 20
+    again = EngineStatus(name="engine-0", state=EngineState.STARTING, since=around.now, generation=1)
+    incident = Incident(time=around.now, engine=ROUTER, generation=0, error="gone", return_seconds=None)
+    driver = running(EngineState.DEAD, EngineState.HEALTHY)
+    driver = driver.model_copy(update={"engines": (again, driver.engines[1]), "incidents": (incident,)})
+    around.runs(driver)
+    around.step()
+    assert seconds_of(around) == [None, None]
+    around.now += 10
+    well = again.model_copy(update={"state": EngineState.HEALTHY})
+    back = incident.model_copy(update={"return_seconds": 4.0})
+    around.runs(driver.model_copy(update={"engines": (well, driver.engines[1]), "incidents": (back,)}))
+    around.step()
+    assert seconds_of(around) == [30.0, 10.0]
+    around.now += 10
+    events = len(around.events)
+    around.step()
+    assert (seconds_of(around), len(around.events)) == ([30.0, 10.0], events)
+
+
+def test_another_attempt_has_recovered_with_its_first_step_and_all_engines():
+    around = Surroundings(raw_job(recovery={"driverRestarts": 9})).to_running()
+    around.ends(1)
+    around.step()
+    around.now += 60
+    around.to_running()
+    for engine, phases in ((EngineState.HEALTHY, {}), (EngineState.STALE, PHASES), (EngineState.HEALTHY, PHASES)):
+        assert seconds_of(around) == [None]
+        around.now += 10
+        driver = running(EngineState.HEALTHY, engine)
+        progress = driver.progress.model_copy(update={"last_step_seconds": phases})
+        around.runs(driver.model_copy(update={"attempt": around.status["attempt"], "progress": progress}))
+        around.step()
+    (seconds,) = seconds_of(around)
+    assert seconds is not None and 90.0 <= seconds <= 100.0
+
+
 def test_the_same_generation_of_another_attempt_is_another_restart():
     around = Surroundings(raw_job(recovery={"driverRestarts": 9})).to_running()
     killed_routers(around, 0)
