@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from rljob_api.sections import Agent, Replay, Spec
 from rljob_api.sizing.token_limits import context_room
 from rljob_trainer.agents.commands import Commands
 from rljob_trainer.agents.generator import AgentGenerator, Calls
+from rljob_trainer.agents.traces import Traces, traces
 from rljob_trainer.agents.trajectory import Counting
 from rljob_trainer.agents.workers import AgentWorkers
 from rljob_trainer.data.tokenizer import load_config
@@ -53,6 +55,7 @@ class Agents:
     agent: Agent
     gateways: Gateways
     runs: Runs
+    traces: Traces | None = None
 
     async def start(self) -> None:
         """Start the gateways; agents start at their first call. Raises GatewayError."""
@@ -61,6 +64,8 @@ class Agents:
     async def stop(self) -> None:
         """End all processes."""
         await asyncio.gather(self.runs.close(), self.gateways.stop())
+        if self.traces is not None:
+            await asyncio.to_thread(self.traces.close)
 
     def generator(
         self, router: RouterClient, outage: Outage | None, losses: Losses, alive: Callable[[], None]
@@ -86,6 +91,7 @@ class Agents:
             losses=losses,
             alive=alive,
             away_s=self.spec.recovery.outage_seconds,
+            traces=self.traces,
         )
 
 
@@ -102,7 +108,7 @@ def agents(
         GatewayProcess(settings, logs / f"gateway-{number}.log", session, router_key)
         for number in range(num_gateways(sessions, cores()))
     )
-    return Agents(spec, agent, Gateways(processes), runs(agent, logs))
+    return Agents(spec, agent, Gateways(processes), runs(agent, logs), traces(os.environ))
 
 
 def gateway_settings(spec: Spec, agent: Agent, model: Path, patience_s: float) -> Settings:

@@ -7,12 +7,14 @@ changed, if rollouts are not ahead of training.
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from rljob_api.sections import Sampling
 from rljob_trainer.agents.outcome import Outcome
+from rljob_trainer.agents.traces import Traces
 from rljob_trainer.agents.trajectory import Counting, trajectory
 from rljob_trainer.conversations.errors import GenerateError, TooSlowError
 from rljob_trainer.gateway.client import GatewayError, OpenSession
@@ -63,6 +65,8 @@ class AgentGenerator:
     away_s: float = 600.0
     """longest time without a gateway for one trajectory [s]"""
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+    traces: Traces | None = None
+    unix_time: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:
         self._room = asyncio.Semaphore(self.concurrency)
@@ -113,6 +117,18 @@ class AgentGenerator:
                 return sample
 
     async def _made(self, prompt: Prompt, begun: Opening) -> Sample:
+        began = self.unix_time()
+        try:
+            sample = await self._played(prompt, begun)
+        except Exception as error:
+            if self.traces is not None:
+                self.traces.failed(prompt, began, self.unix_time(), error)
+            raise
+        if self.traces is not None:
+            self.traces.made(prompt, sample, began, self.unix_time())
+        return sample
+
+    async def _played(self, prompt: Prompt, begun: Opening) -> Sample:
         session = await self.sessions.open_session(begun)
         running = asyncio.ensure_future(self.runs.call((task(prompt), session.base_url, session.key)))
         try:
