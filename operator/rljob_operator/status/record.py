@@ -420,10 +420,7 @@ def _recovery(
         else _step(now, "RestartEngine", f"{each.engine} generation {each.generation}", each.reason)
         for each in repairs
     ]
-    steps += [
-        _step(now, "RestartRouter", f"{each.engine} generation {each.generation + 1}", each.error)
-        for each in _of_router(old.recovery, reported)
-    ]
+    steps += _of_driver(old.recovery, history.attempt, reported, now)
     abandoned = [each for each in history.attempts[-2:] if each.is_abandoned]
     steps += [_step(now, "DeleteCluster", f"RayCluster {each.cluster}", each.reason) for each in abandoned]
     attempt, before = history.attempt, history.attempts[-2:-1]
@@ -445,15 +442,22 @@ def _recovery(
     return tuple(_timed((*old.recovery, *new)[-MOST_STEPS_OF_RECOVERY:], attempt, reported, now))
 
 
-def _of_router(done: Sequence[RecoveryStep], reported: control.Status | None) -> Iterator[control.Incident]:
-    """Return the failures of the router that may be new: the driver replaces it by itself, without an order.
+def _of_driver(
+    done: Sequence[RecoveryStep], attempt: AttemptRecord | None, reported: control.Status | None, now: float
+) -> Iterator[RecoveryStep]:
+    """Yield what the driver has done by itself, and what may be new of it: routers, and engines without an operator.
 
     What is older than all that a full status keeps was there before.
     """
+    if attempt is None or reported is None or reported.attempt != attempt.number:
+        return
     oldest = done[0].time.timestamp() if len(done) == MOST_STEPS_OF_RECOVERY else 0.0
-    for each in reported.incidents if reported else ():
-        if each.engine == control.ROUTER and each.time >= oldest:
-            yield each
+    for each in reported.decisions:
+        if each.by is control.DecidedBy.DRIVER and each.time >= oldest:
+            yield _step(now, "RestartEngine", f"{each.engine} generation {each.generation}", each.reason)
+    for failed in reported.incidents:
+        if failed.engine == control.ROUTER and failed.time >= oldest:
+            yield _step(now, "RestartRouter", f"{failed.engine} generation {failed.generation + 1}", failed.error)
 
 
 Action = Literal[

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from rljob_api.control import (
     ROUTER,
     CurvePoint,
+    DecidedBy,
+    Decision,
     EngineState,
     EngineStatus,
     Goodput,
@@ -229,7 +231,7 @@ def killed_routers(around: Surroundings, *generations: int) -> None:
         Incident(time=around.now + generation, engine=ROUTER, generation=generation, error="the server ended with -9")
         for generation in generations
     )
-    around.runs(running().model_copy(update={"incidents": incidents}))
+    around.runs(running().model_copy(update={"incidents": incidents, "attempt": around.status["attempt"]}))
     around.step()
 
 
@@ -294,6 +296,30 @@ def test_another_attempt_has_recovered_with_its_first_step_and_all_engines():
         around.step()
     (seconds,) = seconds_of(around)
     assert seconds is not None and 90.0 <= seconds <= 100.0
+
+
+@pytest.mark.parametrize(("by", "listed"), [(DecidedBy.DRIVER, 1), (DecidedBy.SUPERVISOR, 0)])
+def test_an_engine_that_the_driver_restarted_without_an_operator_is_listed(by: DecidedBy, listed: int):
+    around = Surroundings().to_running()
+    decision = Decision(time=around.now, step=3, engine="engine-1", generation=1, by=by, reason="it died")
+    around.runs(running().model_copy(update={"decisions": (decision,)}))
+    around.step()
+    around.step()
+    assert recovered(around) == [("RestartEngine", "engine-1 generation 1")] * listed
+    assert sum(each.reason == "RestartEngine" for each in around.events) == listed
+
+
+def test_what_a_driver_of_an_earlier_attempt_did_is_not_listed_again():
+    around = Surroundings(raw_job(recovery={"driverRestarts": 9})).to_running()
+    killed_routers(around, 0)
+    last = around.observed.driver.status
+    around.ends(1)
+    around.step()
+    around.now += 60
+    around.to_running()
+    around.runs(last)
+    around.step()
+    assert [action for action, _ in recovered(around)] == ["RestartRouter", "RestartDriver"]
 
 
 def test_the_same_generation_of_another_attempt_is_another_restart():
