@@ -189,7 +189,9 @@ MISTAKES = (
         "no cluster is configured: kubeconfig /nope: there is no such file; set KUBECONFIG, or give --kubeconfig",
         Exit.SETUP,
     ),
-    Mistake("the code of a container", "explain 137", "end of a container 137, OOMKilled: the kernel killed", Exit.OK),
+    Mistake(
+        "the code of a container", "explain 137", "end of a container 137, Killed: a container or process was", Exit.OK
+    ),
     # New ones
     Mistake("`help`", "help", "Error: No such command 'help'; `rljob --help` lists all commands", Exit.USAGE),
     Mistake("`stop`", "stop job", "Error: No such command 'stop'; `kubectl delete rljob NAME` ends a job", Exit.USAGE),
