@@ -148,7 +148,7 @@ class Ledger:
             self._tickets[ticket.key] = leaving
         elif decision.standing is Standing.REVOKED and ticket.holding is Holding.RESERVED:
             self._granted[ticket.key] = decision
-            again = replace(ticket, holding=Holding.LEAVING, more=(), first_since=decision.first_since)
+            again = replace(ticket, holding=Holding.LEAVING, more=())
             self._tickets[ticket.key] = replace(again, revoked=decision.revoked, retry_at=decision.retry_at or 0.0)
 
 

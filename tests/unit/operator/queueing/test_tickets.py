@@ -114,6 +114,15 @@ def test_what_a_pass_has_given_counts_before_the_status_shows_it():
     assert shows(job_with(RESERVED), RESERVED)
 
 
+def test_a_status_without_a_number_of_engines_does_not_show_what_was_given():
+    around = Surroundings(raw_job())
+    around.queue_decision = one = replace(RESERVED, engines=1)
+    around.step()
+    assert shows(admitted(around.raw), one)
+    del around.raw["status"]["queue"]["engines"]
+    assert not shows(admitted(around.raw), one)
+
+
 def test_what_a_pass_has_taken_counts_before_the_status_shows_it():
     job = job_with(RESERVED)
     assert of(job, granted=PREEMPTED).holding is Holding.LEAVING
