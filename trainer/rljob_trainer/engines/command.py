@@ -48,11 +48,13 @@ class EngineCommand:
     """archive of compiled kernels, see `kernel_archive`; None: they are not kept"""
     key: str = field(default="", repr=False)
     """that requests must carry; empty: no key is needed"""
+    starter: tuple[str, ...] = ()
+    """module that runs SGLang's, with its arguments; empty: none is needed"""
 
     def argv(self, python: str, host: str, port: int, nccl_port: int) -> list[str]:
         """Return the command line."""
         arguments = {**self.arguments, "host": host, "port": port, "nccl-port": nccl_port}
-        return [python, "-m", "sglang.launch_server", *sglang_command_line(arguments)]
+        return [python, "-m", *self.starter, "sglang.launch_server", *sglang_command_line(arguments)]
 
 
 def engine_command(
@@ -73,7 +75,8 @@ def engine_command(
     environment = _cpu_environment(threads, python_path) if on_cpu else _gpu_environment(threads, python_path)
     environment |= cuda_debugging(spec, directory)
     arguments = _arguments(spec, model) | device | _quantised(quantization_config) | spec.extra_args.sglang
-    return EngineCommand(arguments, environment, archive_of(directory, spec.runtime.device))
+    starter = () if on_cpu else _starter(arguments)
+    return EngineCommand(arguments, environment, archive_of(directory, spec.runtime.device), starter=starter)
 
 
 def cuda_debugging(spec: Spec, directory: Path) -> dict[str, str]:
@@ -147,6 +150,12 @@ def _gpu_arguments(spec: Spec) -> dict[str, Argument]:
         "enable-memory-saver": spec.placement is Placement.COLOCATED,  # the learner needs the memory
         **_graphs(spec),
     }
+
+
+def _starter(arguments: Mapping[str, Argument]) -> tuple[str, ...]:
+    """Return what starts SGLang's processes side by side; it is in GPU_SITE."""
+    memory_saver = ("--memory-saver",) if arguments.get("enable-memory-saver") else ()
+    return ("rljob_sglang_start", str(arguments.get("tp-size", 1)), *memory_saver)
 
 
 def _graphs(spec: Spec) -> dict[str, Argument]:

@@ -39,6 +39,15 @@ def test_on_a_cpu_an_idle_engine_sleeps_and_needs_no_kernels() -> None:
     assert "--max-total-tokens 8192" in line
 
 
+def test_on_gpus_an_engines_processes_start_side_by_side() -> None:
+    apart = spec(placement="Disaggregated", rollout={"gpusPerEngine": 2})
+    assert words(spec(placement="Colocated")).startswith(
+        "python -m rljob_sglang_start 1 --memory-saver sglang.launch_server --"
+    )
+    assert words(apart).startswith("python -m rljob_sglang_start 2 sglang.launch_server --")
+    assert words(spec(runtime={"device": "Cpu"})).startswith("python -m sglang.launch_server --")
+
+
 def test_an_engine_sees_the_plugins_of_its_device_only() -> None:
     on_cpu = engine_command(spec(runtime={"device": "Cpu"}), Path("/m"), 2, python_path="/mine").environment
     on_gpu = engine_command(spec(), Path("/m"), 2, python_path="/mine").environment
