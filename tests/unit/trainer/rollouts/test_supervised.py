@@ -141,3 +141,8 @@ def test_the_first_step_shows_responses_behind_their_prompts_and_their_perplexit
     assert {check.name: check.value for check in checks}["perplexity of the responses under the learner"] == 3.5
     assert rendered[0].prompt + rendered[0].response == scored[0].group.prompt.text + scored[0].group.prompt.label
     assert rendered[0].reward is None
+
+
+def test_a_response_of_the_data_was_not_cut_off():
+    (sample,) = answered(Prompt("heldOut:0", "q", "q", (1,), "", {}), SftResponse("maybe", (4,)), step=3).samples_G
+    assert (sample.finish_reason, sample.is_truncated, sample.version) == ("stop", False, 3)

@@ -68,11 +68,11 @@ class Interpreters:
     def __init__(self, preloads: Sequence[str], imported: Sequence[str] = IMPORTED) -> None:
         """Start one for each LD_PRELOAD."""
         self._waiting = [_start(preload, imported) for preload in preloads]
-        self._spawn = multiprocessing.context.SpawnProcess._Popen  # type: ignore[attr-defined]
+        self._spawn = multiprocessing.context.SpawnProcess._Popen
 
     def install(self) -> None:
         """Let `multiprocessing` give work to them instead of spawning, as long as there is one that fits."""
-        multiprocessing.context.SpawnProcess._Popen = staticmethod(self.run)  # type: ignore[attr-defined]
+        multiprocessing.context.SpawnProcess._Popen = staticmethod(self.run)  # type: ignore[method-assign, assignment]
 
     def run(self, process: multiprocessing.process.BaseProcess) -> Any:
         """Run a process of `multiprocessing` in one that fits, or spawn it."""
@@ -95,11 +95,11 @@ class Interpreters:
             _kill(self._waiting.pop())
 
 
-class _Given(popen_fork.Popen):  # type: ignore[misc]
+class _Given(popen_fork.Popen):
     """The handle of `multiprocessing` on a process that was there before: its child, as a spawned one."""
 
     method = "spawn"
-    DupFd = popen_forkserver._DupFd  # type: ignore[attr-defined]
+    DupFd = popen_forkserver._DupFd
 
     def __init__(self, process: multiprocessing.process.BaseProcess, interpreter: Interpreter) -> None:
         self._descriptors: list[int] = []
@@ -113,13 +113,14 @@ class _Given(popen_fork.Popen):  # type: ignore[misc]
 
     def _launch(self, process: Any) -> None:
         content = io.BytesIO()
-        multiprocessing.context.set_spawning_popen(self)  # type: ignore[attr-defined]
+        multiprocessing.context.set_spawning_popen(self)  # type: ignore[arg-type]
         try:
             reduction.dump(spawn.get_preparation_data(process._name), content)
             reduction.dump(process, content)
         finally:
-            multiprocessing.context.set_spawning_popen(None)  # type: ignore[attr-defined]
+            multiprocessing.context.set_spawning_popen(None)
         tracker = resource_tracker.getfd()
+        assert tracker is not None
         ends_when_it_ends, held = os.pipe()
         read, ends_with_us = os.pipe()
         try:
@@ -127,19 +128,21 @@ class _Given(popen_fork.Popen):  # type: ignore[misc]
                 environment = json.dumps(dict(os.environ)).encode()
                 socket.send_fds(place, [LENGTH.pack(len(environment))], [read, held, tracker, *self._descriptors])
                 place.sendall(environment)
-            os.close(read)
-            os.close(held)
+            _close(read, held)
             read = held = -1
             with os.fdopen(ends_with_us, "wb", closefd=False) as pipe:
                 pipe.write(content.getbuffer())
         except OSError:
-            for each in (ends_when_it_ends, held, read, ends_with_us):
-                if each >= 0:
-                    os.close(each)
+            _close(*(each for each in (ends_when_it_ends, held, read, ends_with_us) if each >= 0))
             raise
         self.sentinel = ends_when_it_ends
         self.pid = self._interpreter.pid
-        self.finalizer = util.Finalize(self, util.close_fds, (ends_when_it_ends, ends_with_us))
+        self.finalizer = util.Finalize(self, _close, (ends_when_it_ends, ends_with_us))
+
+
+def _close(*descriptors: int) -> None:
+    for each in descriptors:
+        os.close(each)
 
 
 def _start(preload: str, imported: Sequence[str]) -> Interpreter:
@@ -183,7 +186,7 @@ def wait_for_work(place: socket.socket, imported: Sequence[str]) -> int:
     read, _held, tracker, *given = descriptors
     resource_tracker._resource_tracker._fd = tracker  # type: ignore[attr-defined]
     forkserver._forkserver._inherited_fds = given  # type: ignore[attr-defined]
-    return int(spawn._main(read, os.dup(read)))  # type: ignore[attr-defined]
+    return int(spawn._main(read, os.dup(read)))
 
 
 def _received(place: socket.socket, length: int) -> bytes:
