@@ -123,6 +123,11 @@ def test_a_status_without_a_number_of_engines_does_not_show_what_was_given():
     assert not shows(admitted(around.raw), one)
 
 
+def test_a_job_that_a_pass_preempts_knows_for_whom_before_its_status_does():
+    assert of(job_with(RESERVED), granted=PREEMPTED).preempted_for == "ml/urgent"
+    assert of(job_with(RESERVED)).preempted_for is None
+
+
 def test_what_a_pass_has_taken_counts_before_the_status_shows_it():
     job = job_with(RESERVED)
     assert of(job, granted=PREEMPTED).holding is Holding.LEAVING
@@ -196,6 +201,7 @@ def test_an_edit_changes_nothing_of_what_pods_that_exist_take(edit):
     around.edit(**edit)
     assert (seen(around).holding, seen(around).more) == (Holding.RESERVED, ())
     assert gpus_of(seen(around), "nvidia.com/gpu") == before > 0
+    assert [each.group for each in seen(around).pods] == ["head", "workers"]
 
 
 def test_a_reservation_is_not_for_pods_that_were_edited_before_they_were_made():
