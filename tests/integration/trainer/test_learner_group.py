@@ -129,7 +129,8 @@ def test_training_goes_on_while_a_checkpoint_is_written(
     assert (again.loss, again.grad_norm) == (metrics.loss, metrics.grad_norm), "the state was that of before the step"
 
 
-def test_more_skipped_steps_than_allowed_are_an_error(group: LearnerGroup) -> None:
+def test_more_skipped_steps_than_allowed_are_an_error(group: LearnerGroup, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group, "_skips", group._skips)  # other tests of this group may come later
     with pytest.raises(TrainingDivergedError, match="maxSkippedSteps allows 0"):
         group.train([step(0, advantage=math.nan)])
 

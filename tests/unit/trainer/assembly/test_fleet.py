@@ -35,6 +35,6 @@ def test_engines_and_router_demand_the_same_key_and_those_of_another_run_another
         fleet.start_fleet(foundation, Mock(), Mock())
     keys = [call.args[1].key for call in hosts.call_args_list]
     assert [call.kwargs["client"]("engine-0", "http://a").key for call in pool.call_args_list] == keys
-    assert [call.args[-1] for call in router.call_args_list] == keys
+    assert [call.args[4] for call in router.call_args_list] == keys
     assert all(keys)
     assert len({*keys}) == 2
