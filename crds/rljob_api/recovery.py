@@ -55,7 +55,9 @@ STALL_FACTOR = 10.0
 START_FACTOR = 2.0
 """of the longest phase of all, mostly the start: how long a step may be silent that is far shorter"""
 HEALING_S = 60.0
-"""beside that: until a driver notices that an engine or the router hangs, 45 s at most by default [s]"""
+"""beside that, at least: until a driver notices that an engine or the router hangs, 45 s at most by default [s]"""
+HEALING_FACTOR = 1.5
+"""of the time in which all probes of an engine fail, which recovery.health... sets"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,8 +293,14 @@ def stall_deadline_s(status: Status | None, recovery: Recovery, shortest_s: floa
         return max(adaptive_s, recovery.start_timeout_seconds)
     of_steps_s = status.longest_step_phase_seconds
     if of_steps_s and status.phase in OF_EACH_STEP:
-        return min(adaptive_s, max(STALL_FACTOR * of_steps_s, START_FACTOR * longest_s + HEALING_S))
+        return min(adaptive_s, max(STALL_FACTOR * of_steps_s, START_FACTOR * longest_s + _healing_s(recovery)))
     return adaptive_s
+
+
+def _healing_s(recovery: Recovery) -> float:
+    """Return how long a step may wait until its driver notices that an engine or the router hangs [s]."""
+    probe_s = recovery.health_interval_seconds + recovery.health_timeout_seconds
+    return max(HEALING_S, HEALING_FACTOR * recovery.health_failures * probe_s)
 
 
 def stalled(

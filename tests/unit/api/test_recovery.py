@@ -345,6 +345,15 @@ def test_a_driver_is_stalled_by_the_measure_of_its_own_phases(status, deadline_s
     assert stall_deadline_s(status, RECOVERY) == deadline_s
 
 
+@pytest.mark.parametrize(("timeout_s", "failures", "deadline_s"), [(10, 3, 100), (60, 3, 314.5), (10, 20, 370)])
+def test_a_step_waits_until_its_driver_can_have_noticed_an_engine_that_hangs(timeout_s, failures, deadline_s):
+    recovery = RECOVERY.model_copy(update={"health_timeout_seconds": timeout_s, "health_failures": failures})
+    status = in_a_step("rollout", of_steps_s=2.0, longest_s=20.0).model_copy(update={"longest_phase_seconds": 20.0})
+    assert stall_deadline_s(status, recovery) == min(200, deadline_s)
+    slow = status.model_copy(update={"longest_phase_seconds": 100.0})
+    assert stall_deadline_s(slow, recovery) == deadline_s + 160
+
+
 def test_a_driver_that_never_answered_has_the_time_of_a_start_however_short():
     assert stall_deadline_s(None, Recovery(start_timeout_seconds=5), shortest_s=1.0) == 5
 
