@@ -19,7 +19,6 @@ import os
 import runpy
 import signal
 import socket
-import struct
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -46,8 +45,9 @@ READ_ONCE = {
 }
 """what SGLang sets before it spawns (`_set_envs_and_config`), and libraries read when they are imported"""
 WAIT = "--wait"
+WORK = b"\n"
+"""the byte with which descriptors travel; the environment follows"""
 TITLE = "rljob::engine-waits"
-LENGTH = struct.Struct("!Q")
 MOST_DESCRIPTORS = 64
 IDLE_S = 600.0
 """after which one that was not needed ends"""
@@ -126,7 +126,7 @@ class _Given(popen_fork.Popen):
         try:
             with self._interpreter.place as place:
                 environment = json.dumps(dict(os.environ)).encode()
-                socket.send_fds(place, [LENGTH.pack(len(environment))], [read, held, tracker, *self._descriptors])
+                socket.send_fds(place, [WORK], [read, held, tracker, *self._descriptors])
                 place.sendall(environment)
             _close(read, held)
             read = held = -1
@@ -174,11 +174,11 @@ def wait_for_work(place: socket.socket, imported: Sequence[str]) -> int:
     with place:
         place.settimeout(IDLE_S)
         try:
-            head, descriptors, *_ = socket.recv_fds(place, LENGTH.size, MOST_DESCRIPTORS)
-            if len(head) < LENGTH.size:
+            work, descriptors, *_ = socket.recv_fds(place, len(WORK), MOST_DESCRIPTORS)
+            if not work:
                 return 0  # the server has ended, or needs no more processes
-            environment = json.loads(_received(place, *LENGTH.unpack(head)))
-        except (TimeoutError, ConnectionError, EOFError):
+            environment = json.load(place.makefile("rb"))
+        except (TimeoutError, ConnectionError, ValueError):  # ValueError: it has ended before all was sent
             return 0
     for name in os.environ.keys() - environment.keys():
         del os.environ[name]
@@ -187,16 +187,6 @@ def wait_for_work(place: socket.socket, imported: Sequence[str]) -> int:
     resource_tracker._resource_tracker._fd = tracker  # type: ignore[attr-defined]
     forkserver._forkserver._inherited_fds = given  # type: ignore[attr-defined]
     return int(spawn._main(read, os.dup(read)))
-
-
-def _received(place: socket.socket, length: int) -> bytes:
-    content = b""
-    while len(content) < length:
-        more = place.recv(length - len(content))
-        if not more:
-            raise EOFError(f"got {len(content)} of {length} bytes")
-        content += more
-    return content
 
 
 def memory_saver() -> str:
