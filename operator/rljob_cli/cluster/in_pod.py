@@ -66,7 +66,7 @@ def newest_records(events: Path) -> list[Record]:
         try:
             record: Any = json.loads(line)
             found.append({**record, "kind": str(record["kind"]), "time": float(record["time"])})
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             continue  # torn
     return found
 

@@ -273,7 +273,7 @@ def _object(line: bytes, where: str) -> dict[str, Any]:
     """Return a line as an object. Raises DumpError."""
     try:
         content = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DumpError(f"{where}: damaged or cut off: not JSON: {error}") from error
     if not isinstance(content, dict):
         raise DumpError(f"{where}: expected an object, found {line[:80]!r}")

@@ -9,7 +9,7 @@ Axes: T tokens.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import accumulate, islice, repeat
+from itertools import accumulate, groupby, islice, repeat
 from pathlib import Path
 from typing import Any
 
@@ -182,7 +182,7 @@ def pieces(trajectory: Trajectory) -> Iterator[Piece]:
             text=text,
             tokens_T=sample.tokens_T[part],
             logprobs_T=sample.logprobs_T[part] if by_model else (),
-            versions=tuple(_runs(versions[part])) if by_model else (),
+            versions=tuple((each, len([*same])) for each, same in groupby(versions[part])) if by_model else (),
             trained=by_model and not sample.dropped,
             answers=answers,
         )
@@ -209,12 +209,3 @@ def _span(answers: Sequence[Answer]) -> float:
 def _version_of_each(sample: Sample) -> list[int]:
     runs = sample.carried or ((sample.version, len(sample.tokens_T)),)
     return [version for version, tokens in runs for version in repeat(version, tokens)]
-
-
-def _runs(versions: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield each version with the number of its neighbours that are the same."""
-    begin = 0
-    for place in range(1, len(versions) + 1):
-        if place == len(versions) or versions[place] != versions[begin]:
-            yield versions[begin], place - begin
-            begin = place
