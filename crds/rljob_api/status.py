@@ -236,21 +236,25 @@ class AttemptStatus(Section):
     """by node: how it fared"""
 
 
+Action = Literal[
+    "RestartEngine",
+    "RestartRouter",
+    "ReplacePod",
+    "RestartDriver",
+    "ReplaceCluster",
+    "AvoidNodes",
+    "DeleteCluster",
+    "GiveUp",
+]
+"""what is done about a failure"""
+
+
 class RecoveryStep(Section):
     """One recovery action."""
 
     time: datetime
     """time of the decision"""
-    action: Literal[
-        "RestartEngine",
-        "RestartRouter",
-        "ReplacePod",
-        "RestartDriver",
-        "ReplaceCluster",
-        "AvoidNodes",
-        "DeleteCluster",
-        "GiveUp",
-    ]
+    action: Action
     """the action"""
     target: str
     """its target: an engine, attempt, pod or cluster"""

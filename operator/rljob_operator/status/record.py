@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from math import isfinite
-from typing import Literal
 
 from rljob_api import control
 from rljob_api.adjustments import in_words
@@ -25,6 +24,7 @@ from rljob_api.status import (
     MOST_LOSSES,
     MOST_PARTS,
     MOST_STEPS_OF_RECOVERY,
+    Action,
     AttemptFailure,
     AttemptStatus,
     Condition,
@@ -458,18 +458,6 @@ def _of_driver(
     for failed in reported.incidents:
         if failed.engine == control.ROUTER and failed.time >= oldest:
             yield _step(now, "RestartRouter", f"{failed.engine} generation {failed.generation + 1}", failed.error)
-
-
-Action = Literal[
-    "RestartEngine",
-    "RestartRouter",
-    "ReplacePod",
-    "RestartDriver",
-    "ReplaceCluster",
-    "AvoidNodes",
-    "DeleteCluster",
-    "GiveUp",
-]
 
 
 COUNTED_ANEW = ("RestartEngine", "RestartRouter")
