@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from rljob_cli.chaos.seen import Seen
 from rljob_cli.jobs.jobs import Job
+from rljob_trainer.rundir import names
 from rljob_trainer.rundir.journal import JournalError, Record, Sum, audited, record_of
 
 
@@ -79,7 +80,7 @@ def joined(files: Sequence[Sequence[Record]]) -> tuple[Record, ...]:
         begin, *rest = file
         due = sum_.continued(begin.step, begin.checkpoint or "")
         if begin != due:
-            name = f"journal/until-{begin.step:07d}.jsonl"
+            name = f"{names.FULL_JOURNALS}/{names.full_journal(begin.step)}"
             raise JournalError(f"{name}: comes to {due.line()!r:.100}, and is followed by {begin.line()!r:.100}")
         records += rest
         for each in rest:

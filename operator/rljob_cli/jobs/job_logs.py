@@ -14,6 +14,7 @@ from rljob_api.control import DRIVER_LOG, ENGINE_LOG, REWARD_LOG, STACKS_LOG
 from rljob_api.exits import Exit
 from rljob_cli.jobs.jobs import Job, Manifest, nearest
 from rljob_operator.identity import RAY_CLUSTER_LABEL, submission_id
+from rljob_trainer.rundir import names
 
 RAY_LOGS: Final = "/tmp/ray/session_latest/logs"
 """where Ray keeps what a driver writes to its standard output and error"""
@@ -29,9 +30,6 @@ done"""
 
 EVENTS: Final = "events.jsonl"
 """the record of all steps, in the run's directory"""
-JOURNAL: Final = "journal.jsonl"
-FULL_JOURNAL: Final = "journal/until-{until:07d}.jsonl"
-"""the prompts of each step, beside it"""
 RANKS: Final = "ranks"
 OWN_FILES: Final = {
     "router": "logs/router.log",
@@ -148,12 +146,13 @@ def step_events(job: Job) -> Log:
 
 def journal(job: Job) -> Log:
     """Return the journal of a job's prompts, its newest file."""
-    return Log(what="the journal", file=_in_directory(job, JOURNAL))
+    return Log(what="the journal", file=_in_directory(job, names.JOURNAL))
 
 
 def full_journal(job: Job, until: int) -> Log:
     """Return the file of a job's journal that was full after this number of steps."""
-    return Log(what=f"the journal until step {until}", file=_in_directory(job, FULL_JOURNAL.format(until=until)))
+    file = f"{names.FULL_JOURNALS}/{names.full_journal(until)}"
+    return Log(what=f"the journal until step {until}", file=_in_directory(job, file))
 
 
 def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -32,12 +32,13 @@ from typing import Any, Literal
 from rljob_api.errors import RunError
 from rljob_api.exits import Exit
 from rljob_trainer.private_files import PRIVATE, created, draft_of
+from rljob_trainer.rundir import names
 from rljob_trainer.rundir.atomic_files import sync_directory
 from rljob_trainer.rundir.retries import PATIENT, Patience
 
-FILE_NAME = "journal.jsonl"
+FILE_NAME = names.JOURNAL
 """in a run's directory"""
-OLDER = "journal"
+OLDER = names.FULL_JOURNALS
 """beside it: the files that were full"""
 FULL = 2**24
 """a longer file is followed by another one at the next commit [bytes]"""
@@ -344,7 +345,7 @@ class Journal:
             file.flush()
             os.fsync(file.fileno())
         self.close()
-        if not (full := older / f"until-{first.step:07d}.jsonl").exists():  # else: another try of this
+        if not (full := older / names.full_journal(first.step)).exists():  # else: another try of this
             self._path.rename(full)
             sync_directory(older)
         draft.rename(self._path)
