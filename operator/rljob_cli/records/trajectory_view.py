@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from rljob_cli.terminal.formats import counted, one_line, visible
 from rljob_trainer.rundir.trajectories import Author, Piece, Row, Trajectory, pieces, row
 from rljob_trainer.samples import Answer
 
@@ -89,7 +90,7 @@ def as_text(step: int, trajectory: Trajectory) -> RenderableType:
     for piece in pieces(trajectory):
         about = "; ".join((_about(piece), *(_answered(answer, first) for answer in piece.answers)))
         shown += [Text(""), Text(about, style="bold" if piece.author is Author.MODEL else "dim")]
-        shown.append(Text(_visible(_shortened(piece.text)), style="" if piece.author is Author.MODEL else "dim"))
+        shown.append(Text(visible(_shortened(piece.text)), style="" if piece.author is Author.MODEL else "dim"))
     return Group(*shown)
 
 
@@ -127,10 +128,10 @@ def _headline(step: int, trajectory: Trajectory) -> str:
     return ", ".join(
         (
             f"step {step}, sample {facts.number}, prompt {facts.prompt}",
-            f"label {_one_line(trajectory.prompt.label)}",
+            f"label {one_line(trajectory.prompt.label)}",
             f"reward {_number(facts.reward)}",
             *(f"{name} {_number(score)}" for name, score in several.items()),
-            f"{_counted(facts.turns, 'turn')}, {_counted(facts.branches, 'branch', 'branches')}",
+            f"{counted(facts.turns, 'turn')}, {counted(facts.branches, 'branch', 'branches')}",
             f"cut off ({facts.finish_reason})" if facts.cut_off else facts.finish_reason,
             trained,
             *(
@@ -143,7 +144,7 @@ def _headline(step: int, trajectory: Trajectory) -> str:
 
 
 def _about(piece: Piece) -> str:
-    tokens = _counted(len(piece.tokens_T), "token")
+    tokens = counted(len(piece.tokens_T), "token")
     if piece.author is Author.PROMPT and piece.branch:
         return f"prompt of branch {piece.branch}: {tokens}"
     if piece.author is not Author.MODEL:
@@ -166,8 +167,8 @@ def _around(page: Page) -> Iterator[str]:
         more = f"; --page {page.number + 1} shows more" if first + len(page.rows) < page.samples else ""
         yield f"step {page.step}, samples {first} to {first + len(page.rows) - 1} of {page.samples}{more}"
     else:
-        yield f"step {page.step} has {_counted(page.samples, 'sample')}"
-    yield f"kept: {_counted(len(page.steps), 'step')}, {page.steps[0]} to {page.steps[-1]}"
+        yield f"step {page.step} has {counted(page.samples, 'sample')}"
+    yield f"kept: {counted(len(page.steps), 'step')}, {page.steps[0]} to {page.steps[-1]}"
 
 
 def _table(columns: Sequence[str]) -> Table:
@@ -181,24 +182,11 @@ def _number(value: float | None) -> str:
     return "none" if value is None else f"{value:.4g}"
 
 
-def _counted(number: int, one: str, many: str = "") -> str:
-    return f"{number} {one if number == 1 else many or f'{one}s'}"
-
-
 def _shortened(text: str) -> str:
     if len(text) <= MOST_TEXT:
         return text
     half = MOST_TEXT // 2
     return f"{text[:half]}\n[{len(text) - 2 * half} characters; --output json has them]\n{text[-half:]}"
-
-
-def _visible(text: str) -> str:
-    """Return text that a terminal shows as it is: lines stay lines, other controls become escapes."""
-    return "".join(char if char == "\n" or char.isprintable() else ascii(char)[1:-1] for char in text)
-
-
-def _one_line(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 def _plain(value: Any) -> Any:

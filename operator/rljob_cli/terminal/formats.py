@@ -1,5 +1,6 @@
-"""Small pictures made of characters: spark lines, proportional bars, durations. Pure."""
+"""Small pictures made of characters: spark lines, proportional bars, durations; words and foreign text. Pure."""
 
+import json
 from collections.abc import Mapping, Sequence
 
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -62,3 +63,18 @@ def size(num_bytes: int) -> str:
         if num_bytes >= factor:
             return f"{num_bytes / factor:.1f} {unit}"
     return f"{num_bytes} B"
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """Return a number of things: `1 run`, `2 runs`; `many` where an s is not enough."""
+    return f"{number} {one if number == 1 else many or f'{one}s'}"
+
+
+def visible(text: str) -> str:
+    """Return text that a terminal shows as it is: lines stay lines, other controls become escapes."""
+    return "".join(char if char == "\n" or char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def one_line(text: str) -> str:
+    """Return text in one line, its quotes, breaks and controls as JSON escapes them."""
+    return json.dumps(text, ensure_ascii=False)[1:-1]

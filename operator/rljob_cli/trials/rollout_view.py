@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from rljob_cli.terminal.formats import one_line, visible
 from rljob_cli.trials.reward_view import number
 from rljob_trainer.assembly.rollout_trial import RolloutTrial, Tried
 from rljob_trainer.reporting.first_step import sent
@@ -88,12 +89,3 @@ def branch_begins(sample: Sample) -> dict[int, Branch]:
 
 def failures(tried: Tried) -> Iterator[str]:
     yield from (f"failed: {name}: {reason.partition(chr(10))[0]}" for name, reason in tried.verdict.failures.items())
-
-
-def visible(text: str) -> str:
-    """Return text that a terminal shows as it is: lines stay lines, other controls become escapes."""
-    return "".join(char if char == "\n" or char.isprintable() else ascii(char)[1:-1] for char in text)
-
-
-def one_line(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)[1:-1]

@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rljob_cli.terminal.formats import age, size
+from rljob_cli.terminal.formats import age, counted, size
 from rljob_cli.volume.listing import Listing
 from rljob_cli.volume.pruning import Pruning
 from rljob_cli.volume.run_directory import RunOnDisk
@@ -87,11 +87,6 @@ def kind_of(reason: str) -> str:
     return "changed too lately" if reason.startswith("was changed") else reason.partition(": ")[0].partition(",")[0]
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number of things: `1 run`, `2 runs`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def _rows(root: Path, runs: Sequence[RunOnDisk], sizes: Sequence[int], now: float) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for title in COLUMNS:
@@ -116,7 +111,7 @@ def _leftovers(found: Listing) -> list[Text]:
     if not found.leftovers:
         return []
     number, num_bytes = len(found.leftovers), sum(each.num_bytes for each in found.leftovers)
-    return [Text(f"left by interrupted prunes: {counted(number, 'directory').replace('ys', 'ies')}, {size(num_bytes)}")]
+    return [Text(f"left by interrupted prunes: {counted(number, 'directory', 'directories')}, {size(num_bytes)}")]
 
 
 def _gaps(gaps: Sequence[str]) -> list[Text]:
