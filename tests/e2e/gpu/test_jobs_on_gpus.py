@@ -1,6 +1,8 @@
 """RLJobs train on GPUs in pods of one node or two, while engines, ranks and nodes die. `make e2e-gpu` runs them."""
 
 import os
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -9,7 +11,7 @@ from local_cluster.kubectl import Kubectl
 from local_cluster.node import is_ready
 from local_cluster.node_cluster import NodeCluster
 from local_cluster.project import Workspace
-from support.operator.gpu_job import DEVICE, DRIVER, ENGINE, EXPERTS, RANK, GpuJob, gpus_by_node
+from support.operator.gpu_job import DENSE, DEVICE, DRIVER, ENGINE, EXPERTS, RANK, GpuJob, gpus_by_node
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(1500)]
 
@@ -17,21 +19,33 @@ INTERVAL = 5
 """steps between checkpoints; a step takes one to two seconds"""
 
 
+def over_all(kubectl: Kubectl) -> tuple[int, int]:
+    """Return how many nodes there are, and how many GPUs each has at least."""
+    gpus = gpus_by_node(kubectl)
+    return len(gpus), min(gpus.values())
+
+
+def colocated(kubectl: Kubectl, place: Workspace, name: str, model: Callable[..., object], **training: Any) -> GpuJob:
+    """Apply a job with a rank and an engine on each GPU."""
+    nodes, of_node = over_all(kubectl)
+    return GpuJob(
+        kubectl,
+        place,
+        name,
+        model,
+        placement="Colocated",
+        rollout={"engines": nodes * of_node},
+        training={"nodes": nodes, "gpusPerNode": of_node, **training},
+        checkpoint={"interval": INTERVAL},
+    )
+
+
 def test_a_colocated_job_over_all_nodes_goes_on_after_an_engine_and_a_rank_are_killed(
     kubectl: Kubectl, place: Workspace
 ) -> None:
-    nodes, of_node = len(gpus_by_node(kubectl)), min(gpus_by_node(kubectl).values())
-    engines = nodes * of_node
-    steps = 60
-    job = GpuJob(
-        kubectl,
-        place,
-        "colocated",
-        placement="Colocated",
-        rollout={"engines": engines},
-        training={"nodes": nodes, "gpusPerNode": of_node, "tensorParallel": of_node, "steps": steps},
-        checkpoint={"interval": INTERVAL},
-    )
+    nodes, of_node = over_all(kubectl)
+    engines, steps = nodes * of_node, 60
+    job = colocated(kubectl, place, "colocated", DENSE, steps=steps, tensorParallel=of_node)
     job.trains()
     assert job.nodes_of("workers") == set(gpus_by_node(kubectl))
 
@@ -55,25 +69,10 @@ def test_a_colocated_job_over_all_nodes_goes_on_after_an_engine_and_a_rank_are_k
 def test_a_job_with_experts_over_all_gpus_goes_on_after_its_driver_is_killed(
     kubectl: Kubectl, place: Workspace
 ) -> None:
-    nodes, of_node = len(gpus_by_node(kubectl)), min(gpus_by_node(kubectl).values())
-    gpus = nodes * of_node
-    steps = 30
-    job = GpuJob(
-        kubectl,
-        place,
-        "experts",
-        EXPERTS,
-        placement="Colocated",
-        rollout={"engines": gpus},
-        training={
-            "nodes": nodes,
-            "gpusPerNode": of_node,
-            "expertParallel": gpus,
-            "steps": steps,
-            "experts": {"replay": "Rollout"},
-        },
-        checkpoint={"interval": INTERVAL},
-    )
+    nodes, of_node = over_all(kubectl)
+    gpus, steps = nodes * of_node, 30
+    experts = {"expertParallel": gpus, "experts": {"replay": "Rollout"}}
+    job = colocated(kubectl, place, "experts", EXPERTS, steps=steps, **experts)
     job.trains()
 
     job.kill(DRIVER, "headgroup")

@@ -15,25 +15,9 @@ from typer.testing import CliRunner
 from rljob_api.exits import Exit
 from rljob_cli.main import app
 from rljob_cli.records import inspect_view
+from support.cli.without_the_model import without_the_model
 from support.trainer.saved_run import checkpoint, damage, saved_run
 from support.trainer.tiny_models import tiny
-
-WITHOUT_THE_MODEL = """
-import sys
-
-ABSENT = {"torch", "ray", "sglang", "megatron", "transformers"}
-
-
-class Refuse:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ABSENT:
-            raise ModuleNotFoundError(f"nothing of a model is needed here: {name}", name=name)
-
-
-sys.meta_path.insert(0, Refuse())
-from rljob_cli.main import main
-main()
-"""
 
 
 @pytest.fixture
@@ -85,7 +69,7 @@ def test_a_wrong_path_is_reported_with_what_was_looked_for(tmp_path, wrong, code
 
 def test_nothing_of_a_model_is_imported(run):
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_THE_MODEL, "inspect", str(run)], capture_output=True, text=True, check=False
+        [sys.executable, "-c", without_the_model(), "inspect", str(run)], capture_output=True, text=True, check=False
     )
     assert done.returncode == Exit.OK, done.stderr
 

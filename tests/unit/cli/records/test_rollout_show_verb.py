@@ -16,23 +16,8 @@ from rljob_cli.main import app
 from rljob_cli.records import trajectory_view
 from rljob_trainer.rundir.rollout_files import Dump
 from rljob_trainer.samples import Answer, Branch, Group, Prompt, Sample, ScoredGroup, Segment
+from support.cli.without_the_model import without_the_model
 
-WITHOUT_THE_MODEL = """
-import sys
-
-ABSENT = {"torch", "ray", "sglang", "megatron", "transformers"}
-
-
-class Refuse:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ABSENT:
-            raise ModuleNotFoundError(f"nothing of a model is needed here: {name}", name=name)
-
-
-sys.meta_path.insert(0, Refuse())
-from rljob_cli.main import main
-main()
-"""
 PROMPT = Prompt("0:17", "19 * 21", "", (), "399", {})
 SESSION = Sample(
     tokens_T=(10, 11, 20, 12),
@@ -202,6 +187,6 @@ def test_a_damaged_file_is_an_error_and_no_table(run: Path) -> None:
 
 
 def test_nothing_of_a_model_is_needed(run: Path) -> None:
-    words = [sys.executable, "-c", WITHOUT_THE_MODEL, "rollout", "show", str(run)]
+    words = [sys.executable, "-c", without_the_model(), "rollout", "show", str(run)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert (done.returncode, "samples 0 to 1 of 2" in done.stdout) == (Exit.OK, True), done.stderr

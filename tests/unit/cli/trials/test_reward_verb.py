@@ -17,6 +17,7 @@ from rljob_api.exits import Exit
 from rljob_cli.main import app
 from rljob_cli.trials.reward_view import as_json
 from rljob_trainer.assembly.reward_trial import Trial, Verdict
+from support.cli.without_the_model import without_the_model
 from support.trainer.judging import write_module
 
 ROOT = Path(__file__).parents[4]
@@ -28,22 +29,6 @@ def judge(question, response, label, metadata):
     if response == "fail":
         raise ValueError("no judgement")
     return float(response == label) + metadata["level"]
-"""
-WITHOUT_THE_MODEL = """
-import sys
-
-ABSENT = {"torch", "ray", "sglang", "megatron", "transformers", "numpy"}
-
-
-class Refuse:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ABSENT:
-            raise ModuleNotFoundError(f"nothing of a model is needed here: {name}", name=name)
-
-
-sys.meta_path.insert(0, Refuse())
-from rljob_cli.main import main
-main()
 """
 
 
@@ -173,7 +158,18 @@ def test_responses_are_given_in_one_way():
 
 
 def test_nothing_of_a_model_is_loaded():
-    command = [sys.executable, "-c", WITHOUT_THE_MODEL, "reward", "test", "-", "--rows", "1", "--response", "1"]
+    command = [
+        sys.executable,
+        "-c",
+        without_the_model("numpy"),
+        "reward",
+        "test",
+        "-",
+        "--rows",
+        "1",
+        "--response",
+        "1",
+    ]
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("crds", "operator", "trainer")),
