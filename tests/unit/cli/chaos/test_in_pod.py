@@ -155,3 +155,10 @@ def test_an_answer_of_another_program_is_refused(answer: bytes):
 def test_an_answer_of_a_pod_without_a_run_is_read():
     seen = inside(json.dumps(EMPTY).encode())
     assert (seen.hit, seen.step, seen.processes["driver"]) == (None, None, frozenset())
+
+
+def test_a_record_of_any_depth_hides_no_others(tmp_path: Path):
+    events = tmp_path / "events.jsonl"
+    step = json.dumps({"kind": "step", "step": 4, "time": 90.0})
+    events.write_text(f"{'[' * 50_000}\n{step}\n")
+    assert newest_step(newest_records(events), now=100.0) == {"step": 4, "age": 10.0}

@@ -213,3 +213,11 @@ def test_a_path_that_is_not_there_is_answered_with_the_nearest(tmp_path: Path) -
         kept(tmp_path / "sum")
     with pytest.raises(NothingKeptError, match="is not a file of rollouts"):
         kept(tmp_path / "sums" / "events.jsonl")
+
+
+def test_a_line_of_any_depth_is_named(tmp_path: Path) -> None:
+    dump = step(tmp_path, scored(PLAIN))
+    header, *_ = stored(dump).splitlines(keepends=True)
+    put(dump, header + b"[" * 200_000 + b"\n{}\n")
+    with pytest.raises(DumpError, match="line 2: damaged or cut off: not JSON"):
+        list(trajectories(dump, 3))
